@@ -1,0 +1,92 @@
+"""Sessions only. Each calls one command of the tool, whose exit code becomes nox's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.sessions = ["check"]
+
+HERE = Path(__file__).parent
+RECIPES = sorted(path.stem for path in (HERE / "recipes").glob("*.toml"))
+VERBS = {
+    "recipes": "List the recipes and what they build.",
+    "patch": "Apply a recipe's series and say each patch's state: -- cu130 [--all]",
+    "inspect": "Explain any wheel: -- path/to.whl [--torch 2.12.0] [--recipe cu130]",
+    "smoke": "Import a wheel in a fresh environment: -- path/to.whl --recipe cu130",
+    "install-check": "Install a published wheel with its printed line: -- <wheel name>",
+    "lock": "Write a recipe's lock: -- cu130",
+    "doctor": "Say what this host lacks: -- [--recipe cu130]",
+}
+
+
+def run(session: nox.Session, *command: str) -> None:
+    """Run a command in the project's environment and end with its exit code, not with nox's 1."""
+    uv = os.environ.get("UV", "uv")
+    argv = [uv, "run", "--locked", "--quiet", "--project", str(HERE), *command, *session.posargs]
+    try:
+        child = subprocess.Popen(argv, cwd=HERE)
+    except FileNotFoundError:
+        session.error("uv is missing: https://docs.astral.sh/uv/ (pip install uv)")
+    # Ctrl-C reaches the whole process group: the tool winds down by itself, nox only waits for it.
+    ours = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    term = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    try:
+        code = child.wait()
+    finally:
+        signal.signal(signal.SIGINT, ours)
+        signal.signal(signal.SIGTERM, term)
+    if code:
+        session.warn(f"{' '.join(command)} ended with {code}")
+        sys.exit(code if code > 0 else 128 - code)
+
+
+def _build(recipe: str) -> Callable[[nox.Session], None]:
+    def build(session: nox.Session) -> None:
+        run(session, "sglwheel", "build", recipe)
+
+    return build
+
+
+def _verb(verb: str) -> Callable[[nox.Session], None]:
+    def call(session: nox.Session) -> None:
+        run(session, "sglwheel", verb)
+
+    return call
+
+
+for _recipe in RECIPES:
+    _session = _build(_recipe)
+    _session.__doc__ = f"Build, check and publish recipes/{_recipe}.toml."
+    nox.session(_session, name=f"build-{_recipe}", venv_backend="none")
+
+for _name, _doc in VERBS.items():
+    _session = _verb(_name)
+    _session.__doc__ = _doc
+    nox.session(_session, name=_name, venv_backend="none")
+
+
+@nox.session(venv_backend="none")
+def check(session: nox.Session) -> None:
+    """Lint all recipes and series."""
+    run(session, "sglwheel", "check")
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Run the test suite; arguments go to pytest."""
+    run(session, "--group", "tests", "pytest")
+
+
+@nox.session(venv_backend="none")
+def lint(session: nox.Session) -> None:
+    """Run ruff and strict mypy."""
+    for command in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
+        run(session, "--group", "dev", *command)

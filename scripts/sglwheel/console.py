@@ -1,0 +1,136 @@
+"""The only module that prints: narration to stderr, machine output to stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import rich.console
+import rich.progress
+
+from sglwheel.errors import SglwheelError
+
+_stderr = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def interactive() -> bool:
+    """Whether narration goes to a terminal."""
+    return _stderr.is_terminal
+
+
+def say(text: str = "", *, style: str | None = None) -> None:
+    """Print one narration line to stderr."""
+    _stderr.print(text, style=style, markup=False)
+
+
+def detail(text: str) -> None:
+    """Print a line that belongs to the step above."""
+    _stderr.print(f"  {text}", style="dim", markup=False)
+
+
+def warn(text: str) -> None:
+    """Print a warning that a user should read, and carry on."""
+    _stderr.print(f"warning: {text}", style="yellow", markup=False)
+
+
+def emit(text: str) -> None:
+    """Print machine output or a requested report to stdout."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def emit_json(value: Any) -> None:
+    """Print a value as JSON to stdout."""
+    emit(json.dumps(value, indent=2, sort_keys=True, default=str))
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Narrate one stage and how long it took."""
+    _stderr.print(f"▸ {title}", style="bold", markup=False)
+    started = time.monotonic()
+    yield
+    elapsed = time.monotonic() - started
+    if elapsed >= 1:
+        detail(f"{format_seconds(elapsed)}")
+
+
+@contextmanager
+def progress(description: str, *, unit: str = "steps") -> Iterator[Progress]:
+    """Show progress: a bar on a terminal, a plain line every 15 s elsewhere."""
+    if not interactive():
+        yield Progress(description, None, unit)
+        return
+    columns = [
+        rich.progress.TextColumn("  {task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.DownloadColumn() if unit == "bytes" else rich.progress.MofNCompleteColumn(),
+        rich.progress.TextColumn("{task.fields[note]}"),
+        rich.progress.TimeElapsedColumn(),
+    ]
+    with rich.progress.Progress(*columns, console=_stderr, transient=True) as bar:
+        yield Progress(description, bar, unit)
+
+
+class Progress:
+    """A running count with an optional note such as an ETA."""
+
+    def __init__(self, description: str, bar: rich.progress.Progress | None, unit: str) -> None:
+        self._description = description
+        self._bar = bar
+        self._unit = unit
+        self._said = time.monotonic()
+        self._task = bar.add_task(description, total=None, note="") if bar is not None else None
+
+    def update(self, done: float, total: float | None, note: str = "") -> None:
+        """Set the count; `total` None means unknown."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, total=total, note=note)
+            return
+        now = time.monotonic()
+        if now - self._said >= 15 or (total is not None and done >= total):
+            self._said = now
+            amount = (
+                f"{done / 1e6:.1f}" + (f"/{total / 1e6:.1f}" if total else "") + " MB"
+                if self._unit == "bytes"
+                else f"{done:.0f}" + (f"/{total:.0f}" if total else "")
+            )
+            detail(f"{self._description}: {amount}{' ' + note if note else ''}")
+
+
+def report(error: SglwheelError) -> None:
+    """Print an error the way users see it: what, where, next, log."""
+    _stderr.print(f"error: {error.what}", style="bold red", markup=False)
+    fields = dict(error.where)
+    if error.next:
+        fields["next"] = error.next
+    if error.log:
+        fields["log"] = str(error.log)
+    width = max((len(key) for key in fields), default=0)
+    for key, value in fields.items():
+        first, *rest = str(value).splitlines() or [""]
+        _stderr.print(f"  {key:<{width}}  {first}", markup=False)
+        for line in rest:
+            _stderr.print(f"  {'':<{width}}  {line}", markup=False)
+
+
+def format_seconds(seconds: float) -> str:
+    """`75.2` → `1 min 15 s`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def format_bytes(count: float) -> str:
+    """`8450000` → `8.5 MB`, in powers of ten."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

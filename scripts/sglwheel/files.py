@@ -1,0 +1,160 @@
+"""Files that are never half-written, hashes, locks, and where things lie."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from sglwheel.errors import SglwheelError, UsageError
+
+# https://bford.info/cachedir/ : backup tools and people know by this file that a directory may be deleted.
+_CACHE_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# sglwheel keeps what it can make again here.\n"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a checkout of sglwheel keeps things; every other module asks here."""
+
+    root: Path
+
+    @property
+    def recipes(self) -> Path:
+        return self.root / "recipes"
+
+    @property
+    def patches(self) -> Path:
+        return self.root / "patches"
+
+    @property
+    def wheelhouse(self) -> Path:
+        return self.root / "wheelhouse"
+
+    @property
+    def work(self) -> Path:
+        """Checkouts, build trees and logs."""
+        return self.root / ".work"
+
+    @property
+    def cache(self) -> Path:
+        """Stores shared by recipes: git objects, downloads, environments; `SGLWHEEL_CACHE` moves it."""
+        override = os.environ.get("SGLWHEEL_CACHE")
+        return Path(override).expanduser().absolute() if override else self.root / ".cache"
+
+    def relative(self, path: Path) -> str:
+        """`path` as a user reads it: relative to the checkout where it lies inside."""
+        try:
+            return str(path.relative_to(self.root))
+        except ValueError:
+            return str(path)
+
+    @classmethod
+    def find(cls, start: Path | None = None) -> Layout:
+        """Find the checkout: `SGLWHEEL_ROOT`, or the nearest parent with recipes/ and patches/.
+
+        Raises UsageError when there is none.
+        """
+        override = os.environ.get("SGLWHEEL_ROOT")
+        if override:
+            return cls(Path(override).absolute())
+        here = (start or Path.cwd()).absolute()
+        for candidate in (here, *here.parents):
+            if (candidate / "recipes").is_dir() and (candidate / "patches").is_dir():
+                return cls(candidate)
+        raise UsageError(
+            "no sglwheel checkout here: no recipes/ and patches/ in this directory or above it",
+            where={"directory": str(here)},
+            next="cd into the checkout, or set SGLWHEEL_ROOT",
+        )
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o644) -> None:
+    """Replace `path` by `data`: a reader sees the old file or the new one, also after a power loss."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data.encode() if isinstance(data, str) else data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename inside `path` survive a power loss."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def directory_atomic(path: Path) -> Iterator[Path]:
+    """Yield a temporary sibling that becomes `path` on success and is removed on failure.
+
+    `path` must not exist when the block ends; if another process made it meanwhile, theirs is kept.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+        sync_directory(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def locked(
+    path: Path, *, failure: type[SglwheelError], what: str, timeout: float = -1, next: str | None = None
+) -> Iterator[None]:
+    """Hold an advisory lock that the system releases when we die. `timeout` in seconds, negative = wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=timeout)
+    except filelock.Timeout as error:
+        holder = path.with_suffix(".holder")
+        who = holder.read_text().strip() if holder.is_file() else "another process"
+        raise failure(f"{what} is in use by {who}", where={"lock": str(path)}, next=next) from error
+    holder = path.with_suffix(".holder")
+    try:
+        holder.write_text(f"process {os.getpid()}\n")
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def cache_directory(path: Path) -> Path:
+    """Make `path` and mark it as one that may be deleted."""
+    path.mkdir(parents=True, exist_ok=True)
+    tag = path / "CACHEDIR.TAG"
+    if not tag.exists():
+        tag.write_text(_CACHE_TAG)
+    return path

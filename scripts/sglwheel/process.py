@@ -1,0 +1,197 @@
+"""The only module that starts processes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sglwheel.errors import Interrupted, SglwheelError
+
+Argument = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A finished process; `stdout` and `stderr` are decoded as UTF-8 with replacement."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def command(self) -> str:
+        """The command as a person would type it."""
+        return shlex.join(self.argv)
+
+
+def run(
+    argv: Sequence[Argument],
+    *,
+    failure: type[SglwheelError],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    input: bytes | None = None,
+    timeout: float | None = None,
+    accept: Sequence[int] = (0,),
+    what: str | None = None,
+    next: str | None = None,
+) -> Completed:
+    """Run a command to its end and capture its output.
+
+    `env` replaces the whole environment when given. Raises `failure` when the command is missing,
+    outlives `timeout` seconds, or ends with a status outside `accept`.
+    """
+    words = tuple(os.fspath(word) for word in argv)
+    try:
+        done = subprocess.run(
+            words,
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise failure(
+            f"command not found: {error.filename or words[0]}", where={"command": shlex.join(words)}
+        ) from error
+    except OSError as error:
+        raise failure(
+            f"cannot start {words[0]}: {error.strerror}", where={"command": shlex.join(words)}
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise failure(
+            f"{what or words[0]}: no end after {timeout:g} s", where={"command": shlex.join(words)}, next=next
+        ) from error
+    completed = Completed(
+        words,
+        done.returncode,
+        done.stdout.decode("utf-8", "replace"),
+        done.stderr.decode("utf-8", "replace"),
+    )
+    if completed.returncode not in accept:
+        tail = (completed.stderr.strip() or completed.stdout.strip())[-2000:]
+        raise failure(
+            f"{what or words[0]} failed ({describe_status(completed.returncode)})"
+            + (f": {tail}" if tail else ""),
+            where={"command": completed.command, **({"cwd": str(cwd)} if cwd else {})},
+            next=next,
+        )
+    return completed
+
+
+def stream(
+    argv: Sequence[Argument],
+    *,
+    failure: type[SglwheelError],
+    log: Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    on_line: Callable[[str], None] | None = None,
+    on_start: Callable[[int], None] | None = None,
+    tail: int = 40,
+) -> Completed:
+    """Run a long command in its own process group, every line into `log` and to `on_line`.
+
+    SIGINT and SIGTERM to us end the whole group (SIGTERM, after 10 s SIGKILL) and raise `Interrupted`. The
+    returned `stdout` holds the last `tail` lines; a non-zero status is returned, not raised.
+    """
+    words = tuple(os.fspath(word) for word in argv)
+    last: deque[str] = deque(maxlen=tail)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8", errors="replace") as sink:
+        sink.write(f"$ {shlex.join(words)}\n")
+        sink.flush()
+        try:
+            child = subprocess.Popen(
+                words,
+                cwd=cwd,
+                env=None if env is None else dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise failure(
+                f"cannot start {words[0]}: {error.strerror}", where={"command": shlex.join(words)}
+            ) from error
+        if on_start is not None:
+            on_start(child.pid)
+        previous = _terminate_as_interrupt()
+        assert child.stdout is not None
+        try:
+            for raw in child.stdout:
+                line = raw.decode("utf-8", "replace").rstrip("\r\n")
+                sink.write(line + "\n")
+                last.append(line)
+                if on_line is not None:
+                    on_line(line)
+            child.wait()
+        except KeyboardInterrupt:
+            raise Interrupted(
+                "interrupted", next="run the same command again: it continues", log=log
+            ) from None
+        finally:
+            _end_group(child)
+            child.stdout.close()
+            if previous is not None:
+                signal.signal(signal.SIGTERM, previous)
+    return Completed(words, child.returncode, "\n".join(last), "")
+
+
+def describe_status(returncode: int) -> str:
+    """Say an exit status in words: `exit status 1`, or `killed by SIGKILL`."""
+    if returncode < 0:
+        try:
+            return f"killed by {signal.Signals(-returncode).name}"
+        except ValueError:
+            return f"killed by signal {-returncode}"
+    return f"exit status {returncode}"
+
+
+def _terminate_as_interrupt() -> signal.Handlers | Callable[[int, object], object] | int | None:
+    """Make SIGTERM unwind like Ctrl-C; only the main thread may set handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    return signal.signal(signal.SIGTERM, interrupt)
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> None:
+    """Leave no compiler behind: the group outlives its leader when ninja is killed."""
+    for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+        try:
+            os.killpg(child.pid, number)
+        except ProcessLookupError:
+            break
+        except PermissionError:
+            break
+        try:
+            child.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+        if number is signal.SIGTERM and not _group_alive(child.pid):
+            break
+    child.wait()
+
+
+def _group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
