@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from sglwheel import __version__, console, recipe
-from sglwheel.errors import Interrupted, SglwheelError, UsageError
+from sglwheel.errors import DoctorError, InspectionError, Interrupted, SglwheelError, UsageError
 from sglwheel.files import Layout
 
 as_json = click.option("--json", "as_json", is_flag=True, help="the same facts for scripts, on stdout")
-torch_option = click.option("--torch", metavar="VERSION", help="build against another torch; recipes/ is not changed")
+torch_option = click.option("--torch", metavar="VERSION", help="another torch; recipes/ is not changed")
 override_option = click.option(
     "--override",
     "overrides",
@@ -33,22 +33,171 @@ def cli() -> None:
 @click.argument("name")
 @torch_option
 @override_option
-@click.option("--jobs", type=click.IntRange(min=1), help="at most this many compilers; memory limits them anyway")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="at most so many compilers; memory limits them anyway"
+)
 @click.option("--all", "all_patches", is_flag=True, help="apply patches that are not needed, too")
 @as_json
 def build(
-    name: str, torch: str | None, overrides: tuple[str, ...], jobs: int | None, all_patches: bool, as_json: bool
+    name: str,
+    torch: str | None,
+    overrides: tuple[str, ...],
+    jobs: int | None,
+    all_patches: bool,
+    as_json: bool,
 ) -> None:
     """Clone, patch, build, inspect, smoke-test, publish, and install recipe NAME."""
     from sglwheel import pipeline
 
     options = pipeline.Options(torch, _overrides(overrides), jobs, all_patches)
-    done = pipeline.build(Layout.find(), name, options)
+    done = pipeline.run(Layout.find(), name, options)
     if as_json:
         console.emit_json(done.facts)
     else:
         for line in done.summary:
             console.emit(line)
+
+
+@cli.command()
+@click.argument("name")
+@torch_option
+@click.option("--all", "all_patches", is_flag=True, help="apply patches that are not needed, too")
+@as_json
+def patch(name: str, torch: str | None, all_patches: bool, as_json: bool) -> None:
+    """Apply the series of recipe NAME and say each patch's state and why."""
+    from sglwheel import pipeline
+
+    context = pipeline.Context.load(Layout.find(), name, pipeline.Options(torch, all_patches=all_patches))
+    states, failures = context.states()
+    if as_json:
+        console.emit_json({"commit": context.checkout.commit, "patches": [vars(state) for state in states]})
+    else:
+        for line in pipeline.describe_patches(states):
+            console.emit(line)
+    if failures:
+        raise failures[0]
+    patched = context.patch()
+    if not as_json:
+        console.emit(f"patched {context.checkout.commit.short} → {patched.commit} in {patched.path}")
+
+
+@cli.command()
+@click.argument("wheel")
+@click.option("--torch", metavar="VERSION|WHEEL|VENV|SYMBOLS", help="the torch that it shall load beside")
+@click.option("--recipe", "name", metavar="ID", help="the recipe that it shall fulfil")
+@as_json
+def inspect(wheel: str, torch: str | None, name: str | None, as_json: bool) -> None:
+    """Say from the files alone what WHEEL is and why it does or does not fit; nothing is imported."""
+    from sglwheel import inspect as inspecting
+    from sglwheel.inspect import symbols
+
+    layout = Layout.find()
+    expect = inspecting.Expectation.of(recipe.load(layout, name)) if name else None
+    found = inspecting.inspect(
+        wheel_path(wheel), expect=expect, torch=symbols.find(torch, layout) if torch else None
+    )
+    if as_json:
+        console.emit_json(found.to_json())
+    else:
+        for line in found.render():
+            console.emit(line)
+    if not found.ok:
+        raise InspectionError(
+            f"{found.wheel.path.name}: {sum(f.severity == 'error' for f in found.findings)} errors above"
+        )
+
+
+@cli.command()
+@click.argument("wheel")
+@click.option(
+    "--recipe", "name", metavar="ID", required=True, help="whose [smoke] table and environment to use"
+)
+@torch_option
+@as_json
+def smoke(wheel: str, name: str, torch: str | None, as_json: bool) -> None:
+    """Import WHEEL in a fresh environment and check what it registers; no GPU or driver is needed."""
+    from sglwheel import pipeline
+    from sglwheel import smoke as smoking
+
+    context = pipeline.Context.load(Layout.find(), name, pipeline.Options(torch))
+    report = smoking.run(wheel_path(wheel), context.recipe, context.prepare(), context.layout)
+    if as_json:
+        console.emit_json(report.to_json())
+    pipeline.judge_smoke(report)
+
+
+@cli.command("install-check")
+@click.argument("release")
+@click.option("--recipe", "name", metavar="ID", required=True, help="whose imports and environment to use")
+@torch_option
+@as_json
+def install_check(release: str, name: str, torch: str | None, as_json: bool) -> None:
+    """Run the printed line of RELEASE (a wheel's file name or id) in a new environment."""
+    from sglwheel import pipeline, wheelhouse
+
+    context = pipeline.Context.load(Layout.find(), name, pipeline.Options(torch))
+    found = wheelhouse.Wheelhouse(context.layout.wheelhouse).find(release)
+    report = pipeline.install_check(context, found, context.prepare())
+    if as_json:
+        console.emit_json(report.to_json())
+    else:
+        for check in report.checks:
+            console.emit(f"{check.status:<8} {check.name}" + (f": {check.detail}" if check.detail else ""))
+
+
+@cli.command()
+@as_json
+def check(as_json: bool) -> None:
+    """Lint every recipe and series, also against each other."""
+    from sglwheel import lint
+
+    layout = Layout.find()
+    loaded = [recipe.load(layout, name) for name in recipe.names(layout)]
+    problems = lint.check(layout, loaded)
+    if as_json:
+        console.emit_json([vars(problem) for problem in problems])
+    if problems:
+        raise lint.error(problems)
+    if not as_json:
+        console.emit(f"{len(loaded)} recipes and their series are in order")
+
+
+@cli.command()
+@click.argument("name")
+@as_json
+def lock(name: str, as_json: bool) -> None:
+    """Resolve the tags and urls of recipe NAME's sources anew and write its lock."""
+    from sglwheel import pipeline, source
+
+    context = pipeline.Context.load(Layout.find(), name)
+    found = source.dependencies(context.patch(), context.recipe, context.layout, context.mirrors, relock=True)
+    for one in found.sources:
+        console.emit(f"{one.name}  {one.requested or one.url} → {one.commit or one.sha256}")
+
+
+@cli.command()
+@click.option("--recipe", "name", metavar="ID", help="only what this recipe needs")
+@as_json
+def doctor(name: str | None, as_json: bool) -> None:
+    """Say everything that this host lacks for building, at once."""
+    from sglwheel import preflight
+
+    layout = Layout.find()
+    found = {
+        one: preflight.check(recipe.load(layout, one), layout)
+        for one in ([name] if name else recipe.names(layout))
+    }
+    if as_json:
+        console.emit_json({one: [vars(problem) for problem in problems] for one, problems in found.items()})
+    for one, problems in found.items():
+        if problems:
+            raise DoctorError(
+                f"this host cannot build {one} yet: {len(problems)} things are missing",
+                where={problem.subject: f"{problem.detail}\n→ {problem.remedy}" for problem in problems},
+                next=f"sglwheel doctor --recipe {one}",
+            )
+    if not as_json:
+        console.emit(f"this host can build {', '.join(found)}")
 
 
 @cli.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import shutil
@@ -127,6 +128,21 @@ def directory_atomic(path: Path) -> Iterator[Path]:
         sync_directory(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def swap_directories(one: Path, other: Path) -> None:
+    """Exchange two existing directories: everybody sees either the old or the new one, whole."""
+    # Python has no name for renameat2(2); RENAME_EXCHANGE is 2.
+    libc = ctypes.CDLL(None, use_errno=True)
+    here = -100  # AT_FDCWD
+    exchange = getattr(libc, "renameat2", None)
+    if exchange is None or exchange(here, os.fsencode(one), here, os.fsencode(other), 2) != 0:
+        # A file system that cannot: for an instant `other` is not there, and `one` still is.
+        aside = other.with_name(f".{other.name}.swap")
+        other.rename(aside)
+        one.rename(other)
+        aside.rename(one)
+    sync_directory(other.parent)
 
 
 @contextmanager

@@ -167,8 +167,8 @@ class Build(_Table):
 
     cuda_toolkit: ToolVersion = Field(description="13.0: toolkit of nvcc, assembled from PyPI wheels")
     provider: Literal["pypi", "system"] = "pypi"
-    python: ToolVersion = Field(
-        cast(Version, "3.12"), validate_default=True, description="interpreter of the build environment"
+    python: ToolVersion | None = Field(
+        None, description="minor version of the build environment's interpreter; the tool's own if not given"
     )
     architectures: Array[Arch] = Field(min_length=1, description="exactly what every library holds")
     cmake_version: ToolVersion = Field(cast(Version, "3.31.10"), validate_default=True)
@@ -176,6 +176,15 @@ class Build(_Table):
     scikit_build_core_version: ToolVersion = Field(cast(Version, "0.11.6"), validate_default=True)
     cmake: dict[CMakeKey, bool | int | str] = Field(default_factory=dict)
     environment: dict[EnvironmentKey, str] = Field(default_factory=dict)
+    host_libraries: Array[Literal["numa"]] = Field(
+        (), description="libraries whose headers no Python package brings: the preflight looks for them"
+    )
+    largest_unit_mib: int = Field(
+        2048, ge=1, description="memory that the hungriest translation unit needs, checked before the build"
+    )
+    build_tree_mib: int = Field(
+        1024, ge=1, description="disk that sources and build tree need, checked before the build"
+    )
 
 
 class Wheel(_Table):
@@ -224,8 +233,10 @@ class Recipe(_Table):
 
 
 def names(layout: Layout) -> list[str]:
-    """Ids of all recipes, sorted."""
-    return sorted(path.stem for path in layout.recipes.glob("*.toml"))
+    """Ids of all recipes, sorted. `pylock.*.toml` beside them are the toolchain's locks."""
+    return sorted(
+        path.stem for path in layout.recipes.glob("*.toml") if not path.name.startswith("pylock.")
+    )
 
 
 def load(layout: Layout, name: str) -> Recipe:

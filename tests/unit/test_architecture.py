@@ -16,8 +16,8 @@ LAYERS: dict[str, int] = {
         [
             "errors",
             "console process files types",
-            "recipe series predicates git mirrors lock",
-            "source fetchcontent store sample patching proofs "
+            "recipe series predicates patchfile diffs git mirrors lock",
+            "source fetchcontent store sample patching worktree proofs "
             "toolchain torchpin cudahome driverstub preflight",
             "build progress jobs fingerprint launcher finish sbom drift rebase lint export",
             "inspect elf fatbin abi symbols smoke smoke_child",

@@ -1,0 +1,60 @@
+"""Inspect a wheel from its files alone: nothing is imported, nothing is run, no GPU is needed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from sglwheel.inspect import libraries as _libraries
+from sglwheel.inspect import loader, platforms, undefined, wheelfile
+from sglwheel.inspect.abi import Cause, Missing, TorchSymbols
+from sglwheel.inspect.libraries import Library
+from sglwheel.inspect.report import Expectation, Finding, Inspection, Subject
+from sglwheel.inspect.rules import RULES
+
+__all__ = [
+    "RULES",
+    "Cause",
+    "Expectation",
+    "Finding",
+    "Inspection",
+    "Library",
+    "Missing",
+    "TorchSymbols",
+    "inspect",
+]
+
+
+def inspect(
+    wheel: Path, *, expect: Expectation | None = None, torch: TorchSymbols | None = None
+) -> Inspection:
+    """Read a wheel and judge it by every rule; `expect` and `torch` add the rules that compare.
+
+    What is wrong with the wheel is a finding. Raises InspectionError only for what is not a wheel, or cannot be read safely.
+    """
+    found: dict[str, Library] = {}
+    lock = threading.Lock()
+
+    def analyse(path: str, copy: Path, holes: wheelfile.Holes) -> None:
+        library = _libraries.read(path, copy, holes)
+        if library is not None:
+            with lock:
+                found[path] = library
+
+    facts = wheelfile.read(wheel, analyse)
+    subject = Subject(
+        facts, tuple(found[path] for path in sorted(found)), expect or Expectation(), torch
+    )
+    computed = platforms.compute(subject.libraries)
+    return Inspection(
+        wheel=facts,
+        libraries=subject.libraries,
+        operators=tuple(
+            sorted({name for library in subject.libraries for name in subject.operators_of(library)})
+        ),
+        platform=computed.name if computed is not None else None,
+        choices=loader.choices(subject.libraries),
+        torch=torch.label if torch is not None else None,
+        causes=undefined.torch_causes(subject),
+        findings=tuple(finding for rule in RULES.values() for finding in rule(subject)),
+    )

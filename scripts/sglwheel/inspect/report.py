@@ -1,0 +1,221 @@
+"""What an inspection found: facts and findings as values, and the two ways to show them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from packaging.version import Version
+
+from sglwheel.inspect.abi import Cause, TorchSymbols
+from sglwheel.inspect.libraries import Library
+from sglwheel.inspect.loader import Choice
+from sglwheel.inspect.operators import name_of
+from sglwheel.inspect.wheelfile import WheelFile
+from sglwheel.recipe import Recipe
+
+Severity = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a rule has to say about one file, or about the wheel when `file` is None."""
+
+    rule: str
+    severity: Severity
+    file: str | None
+    detail: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the wheel must be; None or empty leaves a point open."""
+
+    torch: Version | None = None
+    cuda_major: int | None = None
+    sass: frozenset[str] = frozenset()
+    ptx: frozenset[str] = frozenset()
+    operators: tuple[str, ...] = ()
+    max_size_mib: int | None = None
+    distribution: str | None = None
+    version: Version | None = None
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, *, distribution: str | None = None, version: Version | None = None
+    ) -> Expectation:
+        """What a recipe promises; name and version come from upstream's project file and the finishing stage."""
+        architectures = recipe.build.architectures
+        return cls(
+            torch=recipe.torch.version,
+            cuda_major=recipe.torch.cuda.major,
+            sass=frozenset(arch.sm for arch in architectures),
+            ptx=frozenset(arch.compute for arch in architectures if arch.ptx),
+            operators=recipe.wheel.operators,
+            max_size_mib=recipe.wheel.max_size_mib,
+            distribution=distribution,
+            version=version,
+        )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Everything that a rule may look at."""
+
+    wheel: WheelFile
+    libraries: tuple[Library, ...]
+    expect: Expectation
+    torch: TorchSymbols | None
+
+    @property
+    def cuda_major(self) -> int | None:
+        """CUDA of the torch that the wheel shall run beside."""
+        return self.torch.cuda_major if self.torch is not None else self.expect.cuda_major
+
+    @property
+    def sonames(self) -> frozenset[str]:
+        """What libraries of the wheel are called, by themselves and by their files."""
+        return frozenset(
+            name for library in self.libraries for name in (library.soname, library.file_name) if name
+        )
+
+    def operators_of(self, library: Library) -> tuple[str, ...]:
+        """Operators that a library registers, as `namespace::name`, `?::name` where no Python tells the namespace."""
+        spaces = Counter(space for top, space, _ in self.wheel.uses if top == library.top_level)
+        usual = spaces.most_common(1)[0][0] if spaces else "?"
+        calls = {name: space for top, space, name in self.wheel.uses if top == library.top_level}
+        names = sorted({name_of(schema) for schema in library.schemas})
+        return tuple(
+            name if "::" in name else f"{calls.get(name.split('.')[0], usual)}::{name}" for name in names
+        )
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The facts about one wheel and what the rules say to them."""
+
+    wheel: WheelFile
+    libraries: tuple[Library, ...]
+    operators: tuple[str, ...]
+    platform: str | None
+    """The oldest platform tag that is true, computed from versioned symbols."""
+    choices: tuple[Choice, ...]
+    torch: str | None
+    causes: tuple[Cause, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def wheel_sha256(self) -> str:
+        return self.wheel.sha256
+
+    @property
+    def ok(self) -> bool:
+        """No finding is an error."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, in types that JSON has; keys are stable."""
+        wheel = self.wheel
+        return {
+            "schema": 1,
+            "wheel": wheel.file_name,
+            "wheel_sha256": wheel.sha256,
+            "size": wheel.size,
+            "distribution": wheel.name.distribution if wheel.name else None,
+            "version": str(wheel.name.version) if wheel.name else None,
+            "requires": list(wheel.requires),
+            "ok": self.ok,
+            "torch": self.torch,
+            "platform": self.platform,
+            "libraries": [
+                {
+                    "file": library.path,
+                    "size": library.size,
+                    "machine": library.machine,
+                    "broken": library.broken or library.device_error,
+                    "needed": list(library.needed),
+                    "sass": list(library.sass),
+                    "ptx": list(library.ptx),
+                    "cubins": sum(count for target, count in library.targets if target.kind == "sass"),
+                    "device_bytes": library.device_bytes,
+                }
+                for library in self.libraries
+            ],
+            "loads": [
+                {
+                    "capability": f"{choice.capability[0]}.{choice.capability[1]}",
+                    "library": choice.library,
+                    "runs": choice.runs,
+                }
+                for choice in self.choices
+            ],
+            "operators": list(self.operators),
+            "torch_abi": [
+                {
+                    "cause": cause.text,
+                    "symbols": [
+                        {
+                            "symbol": missing.symbol,
+                            "demangled": missing.demangled,
+                            "instead": missing.nearest,
+                            "files": list(missing.files),
+                        }
+                        for missing in cause.symbols
+                    ],
+                }
+                for cause in self.causes
+            ],
+            "findings": [
+                {
+                    "rule": finding.rule,
+                    "severity": finding.severity,
+                    "file": finding.file,
+                    "detail": finding.detail,
+                    "remedy": finding.remedy,
+                }
+                for finding in self.findings
+            ],
+        }
+
+    def render(self) -> list[str]:
+        """The same for people, as lines."""
+        return list(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        wheel = self.wheel
+        yield wheel.file_name
+        yield f"  sha256    {wheel.sha256}"
+        yield f"  size      {_megabytes(wheel.size)}, {len(wheel.files)} files"
+        yield f"  requires  {', '.join(wheel.requires) or 'nothing'}"
+        yield f"  platform  {self.platform or 'cannot be computed'} (from versioned symbols)"
+        yield f"  torch     {'compared with ' + self.torch if self.torch else 'not compared'}"
+        if self.operators:
+            yield f"  operators {len(self.operators)} found without loading"
+        yield ""
+        for library in sorted(self.libraries, key=lambda each: -each.size):
+            targets = " ".join((*library.sass, *library.ptx)) or "no GPU code"
+            yield f"  {_megabytes(library.size):>9}  {library.path}  {library.broken or targets}"
+        if self.choices:
+            yield ""
+            for choice in self.choices:
+                capability = f"{choice.capability[0]}.{choice.capability[1]}"
+                yield f"  GPU {capability:>4}  {choice.library or 'nothing'}  {choice.runs or 'no code for it'}"
+        yield ""
+        for severity in ("error", "warning", "info"):
+            for finding in self.findings:
+                if finding.severity == severity:
+                    first, *rest = finding.detail.splitlines()
+                    place = f" {finding.file}:" if finding.file else ""
+                    yield f"{severity}[{finding.rule}]{place} {first}"
+                    yield from (f"  {line}" for line in rest)
+                    if finding.remedy:
+                        yield f"  remedy: {finding.remedy}"
+        errors = sum(finding.severity == "error" for finding in self.findings)
+        yield f"{'fits' if self.ok else 'does not fit'}: {errors} error{'s' if errors != 1 else ''}"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"

@@ -1,0 +1,127 @@
+"""Where the exported symbols of a torch build come from: an installed torch, a wheel file, or a stored list."""
+
+from __future__ import annotations
+
+import lzma
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from sglwheel.errors import ToolchainError
+from sglwheel.files import write_atomic
+from sglwheel.inspect.abi import TorchSymbols
+from sglwheel.inspect.elf import Elf, ElfError
+
+_SUFFIX = ".symbols.xz"
+# Bundled helpers that nothing outside torch links to by name.
+_FOREIGN = re.compile(r"lib(gomp|nvshmem|cudnn|cublas|cudart|nccl).*")
+_ASSIGNMENT = re.compile(r"^(__version__|cuda)\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+_MAX_LIST = 512 << 20
+
+
+def installed(torch: Path) -> TorchSymbols:
+    """Read an installed torch; `torch` is its package directory, or a virtual environment or site-packages with one.
+
+    torch is not imported. Raises ToolchainError when there is none.
+    """
+    candidates = [torch, torch / "torch", *sorted(torch.glob("lib/python3*/site-packages/torch"))]
+    package = next((path for path in candidates if (path / "version.py").is_file() and (path / "lib").is_dir()), None)
+    if package is None:
+        raise ToolchainError(
+            "no torch there", where={"directory": str(torch)}, next="name a virtual environment that has torch"
+        )
+    label, cuda = _version((package / "version.py").read_text())
+    symbols: set[str] = set()
+    for library in sorted((package / "lib").glob("*.so*")):
+        if not _FOREIGN.match(library.name):
+            symbols |= _exports(library, label)
+    return TorchSymbols(label, cuda, frozenset(symbols))
+
+
+def from_wheel(wheel: Path) -> TorchSymbols:
+    """Read a torch wheel file without installing it. Raises ToolchainError for what is not one."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory(prefix="sglwheel-torch-") as scratch:
+            label, cuda = _version(archive.read("torch/version.py").decode())
+            symbols: set[str] = set()
+            for member in archive.infolist():
+                path = PurePosixPath(member.filename)
+                if str(path.parent) != "torch/lib" or ".so" not in path.name or _FOREIGN.match(path.name):
+                    continue
+                copy = Path(scratch) / "library.so"
+                with archive.open(member) as stream, copy.open("wb") as sink:
+                    while chunk := stream.read(1 << 20):
+                        sink.write(chunk)
+                symbols |= _exports(copy, label)
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise ToolchainError(
+            f"not a torch wheel: {error}", where={"file": str(wheel)}, next="download it again"
+        ) from error
+    return TorchSymbols(label, cuda, frozenset(symbols))
+
+
+def _exports(library: Path, label: str) -> frozenset[str]:
+    try:
+        with Elf(library) as elf:
+            return elf.exported
+    except ElfError as error:
+        raise ToolchainError(
+            f"torch {label} is damaged: {library.name}: {error}", next="install torch again"
+        ) from error
+
+
+def _version(text: str) -> tuple[str, str | None]:
+    found = dict(_ASSIGNMENT.findall(text))
+    if "__version__" not in found:
+        raise ToolchainError("torch/version.py names no version")
+    return found["__version__"], found.get("cuda")
+
+
+def save(torch: TorchSymbols, directory: Path) -> Path:
+    """Write a symbol list, a few hundred kB, so that the build need not be there the next time."""
+    header = f"# torch {torch.label} cuda {torch.cuda or 'none'}\n"
+    path = directory / f"torch-{torch.label}{_SUFFIX}"
+    write_atomic(path, lzma.compress((header + "\n".join(sorted(torch.symbols)) + "\n").encode(), preset=9))
+    return path
+
+
+def load(path: Path) -> TorchSymbols:
+    """Read a symbol list that `save` wrote. Raises ToolchainError."""
+    try:
+        decompressor = lzma.LZMADecompressor(memlimit=256 << 20)
+        raw = decompressor.decompress(path.read_bytes(), max_length=_MAX_LIST)
+        header, _, rest = raw.decode().partition("\n")
+        match = re.fullmatch(r"# torch (\S+) cuda (\S+)", header)
+        if match is None or not decompressor.eof:
+            raise ValueError("not a symbol list")
+    except (OSError, lzma.LZMAError, ValueError) as error:
+        raise ToolchainError(f"cannot read the symbol list: {error}", where={"file": str(path)}) from error
+    return TorchSymbols(match[1], None if match[2] == "none" else match[2], frozenset(rest.split("\n")) - {""})
+
+
+class Store:
+    """Symbol lists by torch build, in one or more directories; the first that has a build wins."""
+
+    def __init__(self, directories: Iterable[Path]) -> None:
+        self._files = {
+            path.name.removeprefix("torch-").removesuffix(_SUFFIX): path
+            for directory in reversed(list(directories))
+            for path in sorted(directory.glob(f"torch-*{_SUFFIX}"))
+        }
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(sorted(self._files))
+
+    def get(self, version: str) -> TorchSymbols:
+        """`2.12.0` or `2.12.0+cu130`. Raises ToolchainError, naming what there is."""
+        matching = [label for label in self.labels if version in (label, label.split("+")[0])]
+        if not matching:
+            raise ToolchainError(
+                f"no symbol list of torch {version}",
+                where={"known": ", ".join(self.labels) or "none"},
+                next="pass an environment that has it, or a torch wheel",
+            )
+        return load(self._files[matching[-1]])

@@ -1,0 +1,289 @@
+"""Read a wheel once: names, RECORD, the hash of every file, and its libraries laid out for inspection.
+
+A wheel may come from anywhere: nothing of it is executed, sizes are bounded before anything is unpacked, and paths inside
+it never become paths on this host.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import email.parser
+import hashlib
+import io
+import os
+import tempfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from email.message import Message
+from pathlib import Path, PurePosixPath
+
+from packaging.tags import Tag, parse_tag
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
+from sglwheel.errors import InspectionError
+from sglwheel.inspect import operators
+from sglwheel.inspect.skeleton import SkeletonWriter
+
+_CHUNK = 256 << 10
+_MAX_MEMBERS = 200_000
+_MAX_MEMBER = 8 << 30
+_MAX_TOTAL = 24 << 30
+_MAX_TEXT = 64 << 20
+# deflate cannot do better than 1032; real files of this size stay below 100.
+_MAX_RATIO = 400
+_RATIO_FROM = 16 << 20
+
+
+Holes = Sequence[tuple[int, int]]
+Analyse = Callable[[str, Path, Holes], None]
+
+
+@dataclass(frozen=True)
+class Name:
+    """What a wheel's file name says."""
+
+    distribution: str
+    version: Version
+    build: str
+    tags: frozenset[Tag]
+
+
+@dataclass(frozen=True)
+class File:
+    """One file in the wheel."""
+
+    path: str
+    size: int
+    stored: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class RecordEntry:
+    """One line of RECORD."""
+
+    path: str
+    digest: str
+    size: str
+
+
+@dataclass(frozen=True)
+class WheelFile:
+    """Everything that a wheel says about itself, and what it really holds; the rules compare the two."""
+
+    file_name: str
+    sha256: str
+    size: int
+    name: Name | None
+    dist_info: tuple[str, ...]
+    files: tuple[File, ...]
+    duplicates: tuple[str, ...]
+    unsafe: tuple[str, ...]
+    damaged: tuple[tuple[str, str], ...]
+    metadata: Message[str, str] | None
+    wheel: Message[str, str] | None
+    record: tuple[RecordEntry, ...] | None
+    uses: frozenset[tuple[str, str, str]]
+    """(top-level package, namespace, operator): which torch operators its Python calls."""
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        return tuple(map(str, self.metadata.get_all("Requires-Dist", ()))) if self.metadata is not None else ()
+
+    @property
+    def wheel_tags(self) -> frozenset[Tag]:
+        if self.wheel is None:
+            return frozenset()
+        return frozenset(tag for line in self.wheel.get_all("Tag", ()) for tag in parse_tag(line))
+
+    @property
+    def top_level(self) -> tuple[str, ...]:
+        """Names that the wheel puts directly into site-packages, without its own dist-info."""
+        names = {file.path.split("/", 1)[0] for file in self.files}
+        return tuple(sorted(name for name in names if not name.endswith((".dist-info", ".data"))))
+
+
+def read(path: Path, analyse: Analyse) -> WheelFile:
+    """Stream every file of a wheel through SHA-256 and hand each ELF file to `analyse(path in the wheel, copy, holes)`.
+
+    The copy lacks GPU code at `holes` and is deleted when `analyse` returns, so at most a few libraries lie on disk at a time. `analyse` runs in worker
+    threads. Raises InspectionError for what is not a wheel at all, or is built to exhaust the host.
+    """
+    try:
+        size = path.stat().st_size
+        archive = zipfile.ZipFile(path)
+    except OSError as error:
+        raise InspectionError(
+            f"cannot read the wheel: {error.strerror}", where={"file": str(path)}
+        ) from error
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise InspectionError(
+            f"not a wheel: {error}", where={"file": str(path)}, next="download or build it again"
+        ) from error
+    with archive, tempfile.TemporaryDirectory(prefix="sglwheel-inspect-") as scratch:
+        members = [member for member in archive.infolist() if not member.is_dir()]
+        _refuse_bombs(path, size, members)
+        counted = Counter(member.filename for member in members)
+        job = _Job(archive, Path(scratch), analyse)
+        # Largest first: two workers then end at about the same time.
+        order = sorted(range(len(members)), key=lambda index: -members[index].file_size)
+        with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+            whole = pool.submit(_sha256, path)
+            done = dict(zip(order, pool.map(job.read, (members[index] for index in order)), strict=True))
+            digest = whole.result()
+        files = tuple(done[index] for index in range(len(members)))
+    return WheelFile(
+        file_name=path.name,
+        sha256=digest,
+        size=size,
+        name=_parse_name(path.name),
+        dist_info=tuple(
+            sorted({f.path.split("/", 1)[0] for f in files if f.path.split("/", 1)[0].endswith(".dist-info")})
+        ),
+        files=files,
+        duplicates=tuple(sorted(name for name, count in counted.items() if count > 1)),
+        unsafe=tuple(sorted(name for name in counted if _unsafe(name))),
+        damaged=tuple(sorted(job.damaged)),
+        metadata=_message(job.texts, "METADATA"),
+        wheel=_message(job.texts, "WHEEL"),
+        record=_record(job.texts),
+        uses=frozenset(job.uses),
+    )
+
+
+class _Job:
+    """What the worker threads share; each writes under its own key."""
+
+    def __init__(self, archive: zipfile.ZipFile, scratch: Path, analyse: Analyse) -> None:
+        self.archive, self.scratch, self.analyse = archive, scratch, analyse
+        self.texts: dict[str, bytes] = {}
+        self.uses: set[tuple[str, str, str]] = set()
+        self.damaged: list[tuple[str, str]] = []
+
+    def read(self, member: zipfile.ZipInfo) -> File:
+        """Hash one member, keeping small texts and handing libraries on."""
+        digest = hashlib.sha256()
+        name = member.filename
+        try:
+            with self.archive.open(member) as stream:
+                first = stream.read(_CHUNK)
+                if first[:4] == b"\x7fELF":
+                    self._library(name, first, stream.read, digest)
+                elif _is_text(name) and member.file_size <= _MAX_TEXT:
+                    content = first + stream.read()
+                    digest.update(content)
+                    self._text(name, content)
+                else:
+                    while first:
+                        digest.update(first)
+                        first = stream.read(_CHUNK)
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            self.damaged.append((name, str(error) or type(error).__name__))
+        except OSError as error:
+            raise InspectionError(
+                f"cannot unpack {name}: {error.strerror}", where={"directory": str(self.scratch)}
+            ) from error
+        return File(name, member.file_size, member.compress_size, digest.hexdigest())
+
+    def _text(self, name: str, content: bytes) -> None:
+        if name.endswith(".py"):
+            top = name.split("/", 1)[0]
+            self.uses.update((top, space, operator) for space, operator in operators.uses(content))
+        else:
+            self.texts[name] = content
+
+    def _library(self, name: str, first: bytes, read: Callable[[int], bytes], digest: hashlib._Hash) -> None:
+        descriptor, copy = tempfile.mkstemp(dir=self.scratch)
+        try:
+            with os.fdopen(descriptor, "wb") as sink:
+                skeleton = SkeletonWriter(sink)
+                while first:
+                    digest.update(first)
+                    skeleton.write(first)
+                    first = read(_CHUNK)
+                skeleton.finish()
+            self.analyse(name, Path(copy), skeleton.holes)
+        finally:
+            Path(copy).unlink()
+
+
+def _refuse_bombs(path: Path, size: int, members: list[zipfile.ZipInfo]) -> None:
+    """Bound time and disk before a byte is unpacked; zipfile itself stops at a member's declared size."""
+    reason = None
+    if len(members) > _MAX_MEMBERS:
+        reason = f"{len(members)} files"
+    elif sum(member.file_size for member in members) > _MAX_TOTAL:
+        reason = f"would unpack to more than {_MAX_TOTAL >> 30} GiB"
+    elif sum(member.compress_size for member in members) > size:
+        reason = "its files overlap"
+    for member in members:
+        if member.file_size > _MAX_MEMBER:
+            reason = f"{member.filename} would unpack to more than {_MAX_MEMBER >> 30} GiB"
+        elif member.file_size > _RATIO_FROM and member.file_size > _MAX_RATIO * max(member.compress_size, 1):
+            reason = f"{member.filename} would unpack {member.file_size // max(member.compress_size, 1)}-fold"
+        elif member.flag_bits & 1:
+            reason = f"{member.filename} is encrypted"
+    if reason is not None:
+        raise InspectionError(f"refused, not a sane wheel: {reason}", where={"file": str(path)})
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _is_text(name: str) -> bool:
+    if name.endswith(".py"):
+        return True
+    top, _, rest = name.partition("/")
+    return top.endswith(".dist-info") and rest in ("METADATA", "WHEEL", "RECORD")
+
+
+def _unsafe(name: str) -> bool:
+    path = PurePosixPath(name)
+    return (
+        path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not name or ":" in path.parts[0]
+    )
+
+
+def _parse_name(file_name: str) -> Name | None:
+    try:
+        distribution, version, build, tags = parse_wheel_filename(file_name)
+    except InvalidWheelFilename:
+        return None
+    return Name(str(distribution), version, "".join(map(str, build)), tags)
+
+
+def _dist_info_text(texts: dict[str, bytes], name: str) -> bytes | None:
+    found = [key for key in texts if key.endswith(f".dist-info/{name}") and key.count("/") == 1]
+    return texts[found[0]] if len(found) == 1 else None
+
+
+def _message(texts: dict[str, bytes], name: str) -> Message[str, str] | None:
+    content = _dist_info_text(texts, name)
+    if content is None:
+        return None
+    return email.parser.Parser().parsestr(content.decode("utf-8", "replace"), headersonly=True)
+
+
+def _record(texts: dict[str, bytes]) -> tuple[RecordEntry, ...] | None:
+    content = _dist_info_text(texts, "RECORD")
+    if content is None:
+        return None
+    rows = csv.reader(io.StringIO(content.decode("utf-8", "replace"), newline=""))
+    try:
+        return tuple(RecordEntry(*(row + ["", "", ""])[:3]) for row in rows if row)
+    except csv.Error:
+        return None
+
+
+def record_digest(sha256: str) -> str:
+    """A hex digest as RECORD writes it: `sha256=…` in unpadded base64."""
+    encoded = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
+    return f"sha256={encoded}"

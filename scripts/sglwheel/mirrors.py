@@ -1,0 +1,124 @@
+"""Mirrors: where else an url's content may be had. A setting of the host, never of a recipe."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from sglwheel.errors import UsageError
+from sglwheel.files import Layout
+
+CONFIG_NAME = ".sglwheel.toml"
+
+
+@dataclass(frozen=True)
+class Mirrors:
+    """A mapping of url prefixes to places that hold the same content."""
+
+    entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, layout: Layout) -> Self:
+        """Read `$SGLWHEEL_CONFIG` or the checkout's `.sglwheel.toml`, then `$SGLWHEEL_MIRRORS` over it.
+
+        `SGLWHEEL_MIRRORS` is the path of such a file, or `from=to` pairs between newlines or semicolons.
+        Raises UsageError.
+        """
+        named = os.environ.get("SGLWHEEL_CONFIG")
+        config = Path(named).expanduser() if named else layout.root / CONFIG_NAME
+        if named and not config.is_file():
+            raise UsageError("SGLWHEEL_CONFIG names no file", where={"file": str(config)})
+        entries = _from_file(config) if config.is_file() else {}
+        text = os.environ.get("SGLWHEEL_MIRRORS", "").strip()
+        if text and "=" not in text:
+            path = Path(text).expanduser()
+            if not path.is_file():
+                raise UsageError(
+                    "SGLWHEEL_MIRRORS is neither a file nor `url=mirror` pairs", where={"value": text}
+                )
+            entries |= _from_file(path)
+        elif text:
+            entries |= _from_pairs(text)
+        return cls(entries)
+
+    def with_entries(self, entries: Mapping[str, str | os.PathLike[str]]) -> Self:
+        """The same mirrors with more in front; keys are prefixes, values urls or paths."""
+        more = {normal(key): (os.fspath(value),) for key, value in entries.items()}
+        return type(self)({**self.entries, **more})
+
+    def mapped(self, url: str) -> tuple[str, ...]:
+        """What the longest matching prefix leads to; empty if none matches."""
+        wanted = normal(url)
+        best = max(
+            (key for key in self.entries if wanted == key or url.startswith(f"{key}/")), key=len, default=None
+        )
+        if best is None:
+            return ()
+        rest = "" if wanted == best else url.removeprefix(best)
+        return tuple(target.rstrip("/") + rest if rest else target for target in self.entries[best])
+
+    def candidates(self, url: str) -> tuple[str, ...]:
+        """Places to try in turn: mirrors, then the url itself unless its host cannot exist."""
+        host = urlsplit(url).hostname or ""
+        original = () if host == "invalid" or host.endswith(".invalid") else (url,)
+        return tuple(dict.fromkeys((*self.mapped(url), *original)))
+
+
+def normal(url: str) -> str:
+    """An url without what does not tell repositories apart: a final slash or `.git`."""
+    return url.rstrip("/").removesuffix(".git").rstrip("/")
+
+
+def local_path(candidate: str) -> Path | None:
+    """The path that a `file://` url or a plain path names; None for what is elsewhere."""
+    if candidate.startswith("file://"):
+        return Path(candidate.removeprefix("file://"))
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", candidate) or re.match(r"[^/]+@[^/]+:", candidate):
+        return None
+    return Path(candidate).expanduser()
+
+
+def _from_file(path: Path) -> dict[str, tuple[str, ...]]:
+    try:
+        data: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"cannot read mirrors: {error}", where={"file": str(path)}) from None
+    table = data.get("mirrors", {})
+    if not isinstance(table, dict):
+        raise UsageError("[mirrors] must be a table", where={"file": str(path)})
+    entries: dict[str, tuple[str, ...]] = {}
+    mistakes: dict[str, str] = {}
+    for key, value in table.items():
+        targets = [value] if isinstance(value, str) else value
+        if isinstance(targets, list) and targets and all(isinstance(item, str) and item for item in targets):
+            # A relative path means: beside the file that says it.
+            entries[normal(key)] = tuple(_absolute(item, path.parent) for item in targets)
+        else:
+            mistakes[f"mirrors.{key}"] = "must be an url or path, or a list of them"
+    if mistakes:
+        raise UsageError(f"{path} has mistakes", where=mistakes, next=f"edit {path}")
+    return entries
+
+
+def _from_pairs(text: str) -> dict[str, tuple[str, ...]]:
+    entries: dict[str, tuple[str, ...]] = {}
+    for pair in re.split(r"[\n;]+", text):
+        if not pair.strip():
+            continue
+        key, separator, target = pair.strip().partition("=")
+        if not separator or not key or not target:
+            raise UsageError("SGLWHEEL_MIRRORS wants `url=mirror` pairs", where={"value": pair.strip()})
+        key = normal(key)
+        entries[key] = (*entries.get(key, ()), _absolute(target, Path.cwd()))
+    return entries
+
+
+def _absolute(target: str, base: Path) -> str:
+    path = local_path(target)
+    return target if path is None or target.startswith("file://") else str(base / path)

@@ -1,0 +1,221 @@
+"""The wheelhouse on disk: where things lie, the lock, and the journal that makes a change all or nothing.
+
+A release *is* its directory `builds/<id>/`, which appears by one rename. Everything else (the flat links,
+the catalogue, `simple/`, the page) is derived from it, and a journal names the releases in flight, so that
+whoever takes the lock next finishes what a killed process began.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sglwheel import files
+from sglwheel.errors import WheelhouseError
+from sglwheel.wheelhouse.record import Record, Release
+
+_LOCK_PATIENCE_S = 600.0
+
+
+class Wheelhouse:
+    """A directory of releases. Methods that change it need the lock."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    @property
+    def builds(self) -> Path:
+        return self.root / "builds"
+
+    @property
+    def catalogue(self) -> Path:
+        """All records in one file: what scripts read, and our cache of `builds/*/release.json`."""
+        return self.root / "releases.json"
+
+    @property
+    def stamp(self) -> Path:
+        """Says by what the derived files were written."""
+        return self._state / "stamp"
+
+    @property
+    def _state(self) -> Path:
+        return self.root / ".state"
+
+    @property
+    def _journal(self) -> Path:
+        return self._state / "journal.json"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only process that changes this wheelhouse."""
+        try:
+            self._state.mkdir(parents=True, exist_ok=True)
+            self.builds.mkdir(exist_ok=True)
+        except OSError as error:
+            raise _unusable(self.root, error) from error
+        with files.locked(
+            self._state / "lock",
+            failure=WheelhouseError,
+            what="the wheelhouse",
+            timeout=_LOCK_PATIENCE_S,
+            next="wait for the other publisher, or end it: its lock goes with it",
+        ):
+            yield
+
+    @contextmanager
+    def transaction(self, *ids: str) -> Iterator[None]:
+        """Name the releases that are about to change, so that an interruption is noticed and healed."""
+        known = self.in_flight()
+        files.write_atomic(self._journal, json.dumps(sorted({*known, *ids})))
+        yield
+        self._journal.unlink()
+
+    def in_flight(self) -> list[str]:
+        """Releases of this transaction, and of those that somebody's death interrupted."""
+        try:
+            value = json.loads(self._journal.read_text())
+        except (OSError, ValueError):
+            return []
+        return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+    def read(self, id: str) -> Record:
+        """The record of one release, from the release itself. Raises WheelhouseError."""
+        path = self.builds / id / "release.json"
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise WheelhouseError(
+                f"no such release: {id}", where={"file": str(path)}, next="sglwheel wheelhouse list"
+            ) from error
+        record = Record.parse(text, where=path)
+        if record.id != id:
+            raise WheelhouseError(
+                f"a release's record speaks of another release: {record.id}",
+                where={"file": str(path)},
+                next="sglwheel wheelhouse verify --repair",
+            )
+        return record
+
+    def write(self, record: Record) -> None:
+        files.write_atomic(self.builds / record.id / "release.json", record.to_json())
+
+    def release(self, id: str) -> Release:
+        return Release(self.root, self.read(id))
+
+    def ids(self) -> list[str]:
+        """Every release on disk, also yanked ones; a look at one directory."""
+        try:
+            with os.scandir(self.builds) as entries:
+                return sorted(entry.name for entry in entries if not entry.name.startswith("."))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _unusable(self.root, error) from error
+
+    def next_serial(self) -> int:
+        """Needs the lock."""
+        return 1 + max((record.serial for record in self.records().values()), default=0)
+
+    def records(self) -> dict[str, Record]:
+        """All records: from the catalogue, except where the journal or the directory say that it is behind."""
+        ids = self.ids()
+        cached = self._cached()
+        for id in self.in_flight():
+            cached.pop(id, None)
+        return {id: cached[id] if id in cached else self.read(id) for id in ids}
+
+    def _cached(self) -> dict[str, Record]:
+        try:
+            data = json.loads(self.catalogue.read_bytes())
+            records = [Record.model_validate(item) for item in data["releases"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            # Derived, so a damaged one is only slow.
+            return {}
+        return {record.id: record for record in records}
+
+    def flat(self, record: Record) -> Path:
+        """The wheel's name in the flat directory that `--find-links` reads."""
+        return self.root / record.filename
+
+    def expose(self, record: Record) -> None:
+        """Make the flat directory show the wheel exactly when resolvers may find it; syncing is the caller's."""
+        flat = self.flat(record)
+        try:
+            if not record.available:
+                flat.unlink(missing_ok=True)
+            elif not _same(flat, self.builds / record.id / record.filename):
+                link(self.builds / record.id / record.filename, flat)
+        except OSError as error:
+            raise _unusable(self.root, error) from error
+
+    @contextmanager
+    def staging(self, id: str) -> Iterator[Path]:
+        """A directory that nobody sees; it goes away unless it is moved into place."""
+        try:
+            self.builds.mkdir(parents=True, exist_ok=True)
+            temporary = self.builds / f".{id}.{os.getpid()}.{os.urandom(4).hex()}"
+            temporary.mkdir()
+        except OSError as error:
+            raise _unusable(self.root, error) from error
+        try:
+            yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name at once, replacing what is there; a copy where hard links cannot be had."""
+    temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
+    try:
+        try:
+            os.link(source, temporary)
+        except OSError as error:
+            if error.errno not in (
+                errno.EPERM,
+                errno.EXDEV,
+                errno.EMLINK,
+                errno.ENOTSUP,
+                errno.EACCES,
+                errno.ENOSYS,
+            ):
+                raise
+            copy_synced(source, temporary)
+        temporary.replace(target)
+    finally:
+        # rename() of two names of one file does nothing and keeps both.
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def copy_synced(source: Path, target: Path) -> None:
+    """Copy bytes and push them to the disk."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
+        writer.flush()
+        os.fsync(writer.fileno())
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        a, b = one.stat(follow_symlinks=False), other.stat()
+    except FileNotFoundError:
+        return False
+    return (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino) or (
+        a.st_size == b.st_size and not one.is_symlink() and files.sha256(one) == files.sha256(other)
+    )
+
+
+def _unusable(root: Path, error: OSError) -> WheelhouseError:
+    return WheelhouseError(
+        f"the wheelhouse cannot be used: {error.strerror or error}",
+        where={"directory": str(root), **({"file": str(error.filename)} if error.filename else {})},
+        next="check that it exists, is writable and has room; nothing was published",
+    )
+
+
+unusable = _unusable

@@ -1,0 +1,219 @@
+"""What clients and people read, derived from the releases: catalogue, `simple/`, subindexes, the page.
+
+Our own templates: of the generators looked at, dumb-pypi writes absolute urls and knows no subindexes, and
+simple-repository's HTML does not escape what it is given. pypi-simple, an independent parser, checks ours
+in tests.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+
+from sglwheel import __version__, files
+from sglwheel.wheelhouse.documents import Document, build_key, update, write_changed
+from sglwheel.wheelhouse.house import Wheelhouse
+from sglwheel.wheelhouse.lines import ANYWHERE, Lines
+from sglwheel.wheelhouse.record import Record, release_id
+
+_SPLIT = "@releases@"
+
+
+def refresh(house: Wheelhouse, *, fresh: bool = False) -> None:
+    """Bring everything derived up to date with the releases in flight; the page last. Needs the lock.
+
+    `fresh` reads and writes all of it, as does a wheelhouse that another version of the tool wrote, or whose
+    catalogue does not list what is on disk.
+    """
+    flight = [id for id in house.in_flight() if (house.builds / id).is_dir()]
+    changed = {record.id: record for record in sorted(map(house.read, flight), key=Record.order)}
+    if fresh or not _current(house, changed):
+        changed = {record.id: record for record in sorted(map(house.read, house.ids()), key=Record.order)}
+        _write_all(house, list(changed.values()))
+        return
+    _subindexes(house, changed.values())
+
+    @functools.cache
+    def everything() -> list[Record]:
+        return sorted(house.records().values(), key=Record.order)
+
+    # The catalogue first: it decides whether the next refresh may splice, so it must not be behind the rest
+    # while the journal still names what is missing there.
+    update([catalogue(house.root)], changed, everything)
+    for project in sorted({record.project for record in changed.values()}):
+        only = {id: record for id, record in changed.items() if record.project == project}
+        update(
+            simple_documents(house.root, project),
+            only,
+            lambda project=project: [record for record in everything() if record.project == project],  # type: ignore[misc]
+        )
+    _project_list(house)
+    update([page(house.root)], changed, everything)
+
+
+def _write_all(house: Wheelhouse, records: list[Record]) -> None:
+    _subindexes(house, records)
+    for project in sorted({record.project for record in records}):
+        members = [record for record in records if record.project == project]
+        for document in simple_documents(house.root, project):
+            write_changed(document.path, document.whole(members))
+    _project_list(house)
+    for document in (catalogue(house.root), page(house.root)):
+        write_changed(document.path, document.whole(records))
+    write_changed(house.stamp, _stamp())
+
+
+def _current(house: Wheelhouse, changed: Iterable[str]) -> bool:
+    try:
+        listed = catalogue(house.root).shows(house.catalogue.read_text("utf-8"))
+        return house.stamp.read_text("utf-8") == _stamp() and listed.union(changed) == set(house.ids())
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+@functools.cache
+def _stamp() -> str:
+    """Changes when anything that renders changes."""
+    digest = hashlib.sha256(__version__.encode())
+    for name in sorted(_environment().list_templates()):
+        digest.update((Path(__file__).parent.parent / "templates" / name).read_bytes())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _subindexes(house: Wheelhouse, records: Iterable[Record]) -> None:
+    for record in records:
+        house.expose(record)
+        for path, text in subindex(record).items():
+            write_changed(house.builds / record.id / path, text)
+    files.sync_directory(house.root)
+
+
+def _project_list(house: Wheelhouse) -> None:
+    simple = house.root / "simple"
+    projects = sorted(path.name for path in simple.iterdir() if path.is_dir()) if simple.is_dir() else []
+    names = [{"name": project} for project in projects]
+    text = json.dumps({"meta": {"api-version": "1.1"}, "projects": names}, indent=0) + "\n"
+    write_changed(simple / "index.json", text)
+    write_changed(simple / "index.html", render("simple.html", projects=projects))
+
+
+def subindex(record: Record) -> dict[str, str]:
+    """The files of `builds/<id>/` that let flat and simple clients see exactly one release.
+
+    The link in them never changes; the words around it follow the release's life.
+    """
+    head, tail = _project_frame(record.project)
+    return {
+        "index.html": render(
+            "build.html", record=record, file=quote(record.filename), lines=Lines(record, ANYWHERE)
+        ),
+        f"simple/{record.project}/index.html": f"{head}\n{_anchor(record, '../../')}\n{tail}",
+        "simple/index.html": render("simple.html", projects=[record.project]),
+    }
+
+
+def catalogue(root: Path) -> Document:
+    """`releases.json`: one record a line, so that a difference between two states reads well."""
+    return Document(
+        root / "releases.json",
+        line=lambda record: record.model_dump_json(by_alias=True, exclude_defaults=True),
+        frame=lambda _: ('{"schema": 1, "', "}\n"),
+        opening='releases": [',
+        closing="]",
+        separator=",\n",
+        key=lambda line: release_id(line.partition('"filename":"')[2].partition('"')[0]),
+    )
+
+
+def simple_documents(root: Path, project: str) -> tuple[Document, Document]:
+    """`simple/<project>/`: PEP 691 and 700 as JSON; PEP 503 with 592, 658 and 714 as HTML."""
+
+    def json_line(record: Record) -> str | None:
+        return None if record.removed else json.dumps(_entry(record))
+
+    def json_frame(lines: list[str]) -> tuple[str, str]:
+        # A wheel's name holds its normalized version.
+        versions = (
+            [json.loads(line)["filename"].split("-")[1] for line in lines]
+            if len(lines) < 50
+            else [line.partition('"filename": "')[2].split("-", 2)[1] for line in lines]
+        )
+        known = {"meta": {"api-version": "1.1"}, "name": project, "versions": list(dict.fromkeys(versions))}
+        return json.dumps(known)[:-1] + ', "', "}\n"
+
+    directory = root / "simple" / project
+    return (
+        Document(
+            directory / "index.json", json_line, json_frame, opening='files": [', closing="]", separator=",\n"
+        ),
+        Document(
+            directory / "index.html",
+            line=lambda record: None if record.removed else _anchor(record, f"../../builds/{record.id}/"),
+            frame=lambda _: _project_frame(project),
+        ),
+    )
+
+
+def page(root: Path) -> Document:
+    """`index.html`: for people, and the flat links for clients. A yanked wheel has no link that they follow."""
+    row = _environment().get_template("row.html")
+
+    def line(record: Record) -> str | None:
+        if record.removed:
+            return None
+        text = row.render(record=record, href=f"builds/{record.id}/{quote(record.filename)}")
+        return "".join(part.strip() for part in text.splitlines())
+
+    head, _, tail = render("page.html", split=_SPLIT).partition(_SPLIT)
+    return Document(root / "index.html", line, lambda _: (head, tail), newest_first=True)
+
+
+def _entry(record: Record) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "filename": record.filename,
+        "url": f"../../builds/{record.id}/{quote(record.filename)}",
+        "hashes": {"sha256": record.sha256},
+        "size": record.size,
+        "upload-time": record.published.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "core-metadata": {"sha256": record.metadata_sha256},
+        "yanked": record.yanked if record.yanked is not None else False,
+    }
+    return entry | ({"requires-python": record.requires_python} if record.requires_python else {})
+
+
+def _anchor(record: Record, base: str) -> str:
+    href = f"{base}{quote(record.filename)}"
+    return _environment().get_template("anchor.html").render(record=record, href=href)
+
+
+@functools.cache
+def _project_frame(project: str) -> tuple[str, str]:
+    head, _, tail = render("project.html", project=project, split=_SPLIT).partition(_SPLIT)
+    return head, tail
+
+
+def render(template: str, **values: Any) -> str:
+    """Render one of the tool's templates; everything is escaped."""
+    return _environment().get_template(template).render(**values)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("sglwheel", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["url"] = quote
+    return environment

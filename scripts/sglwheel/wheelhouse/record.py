@@ -1,0 +1,199 @@
+"""What the wheelhouse knows of each release: one small file, read back as a frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from sglwheel.errors import WheelhouseError
+from sglwheel.wheelhouse.wheelfile import WheelFile, release_id
+
+Status = Literal["candidate", "release"]
+_Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Event(_Table):
+    """One line of a release's life."""
+
+    when: AwareDatetime
+    what: Literal["published", "promoted", "yanked", "unyanked", "removed", "restored"]
+    detail: str = ""
+
+
+class Record(_Table):
+    """`builds/<id>/release.json`: the facts of a release and where it stands in its life."""
+
+    schema_: Literal[1] = Field(1, alias="schema")
+    # The order of publishing; clocks of several builders are not one.
+    serial: int = 0
+    filename: str
+    name: str
+    version: str
+    tag: str
+    sha256: _Digest
+    size: int
+    metadata_sha256: _Digest
+    requires_python: str | None = None
+    requires_dist: tuple[str, ...] = ()
+    requires_torch: str | None = None
+    marked: tuple[str, ...] = ()
+    recipe: str | None = None
+    line: str | None = None
+    cuda: str | None = None
+    architectures: tuple[str, ...] = ()
+    upstream: str | None = None
+    patches: tuple[tuple[str, str], ...] = ()
+    checks: tuple[tuple[str, str], ...] = ()
+    sglang: str | None = None
+    status: Status = "candidate"
+    yanked: str | None = None
+    removed: bool = False
+    events: tuple[Event, ...] = ()
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    @pydantic.model_validator(mode="after")
+    def _names(self) -> Record:
+        # The file name becomes paths and links, so a record edited by hand must not smuggle in another.
+        if "/" in self.filename or "\\" in self.filename or not self.filename.endswith(".whl"):
+            raise ValueError(f"filename {self.filename!r} is not a wheel's")
+        try:
+            Version(self.version)
+        except InvalidVersion:
+            raise ValueError(f"version {self.version!r} is not one") from None
+        return self
+
+    @property
+    def id(self) -> str:
+        return release_id(self.filename)
+
+    @property
+    def project(self) -> str:
+        """The normalized name, as PEP 503 has it in urls."""
+        return str(canonicalize_name(self.name))
+
+    @property
+    def published(self) -> datetime:
+        return self.events[0].when if self.events else datetime.fromtimestamp(0, UTC)
+
+    @property
+    def available(self) -> bool:
+        """Whether resolvers may find it without being told its exact name."""
+        return self.yanked is None and not self.removed
+
+    @property
+    def platform(self) -> str:
+        """`x86_64`."""
+        tag = self.tag.rpartition("-")[2].partition(".")[0]
+        return next((machine for machine in ("x86_64", "aarch64") if tag.endswith(machine)), tag)
+
+    @property
+    def parsed(self) -> Version:
+        return Version(self.version)
+
+    def order(self) -> tuple[int, str]:
+        """Oldest first, the same on every host."""
+        return self.serial, self.filename
+
+    def with_event(self, what: str, detail: str = "", **changes: Any) -> Record:
+        """The record after something happened to the release. Time never runs backwards in it."""
+        now = datetime.now(UTC).replace(microsecond=0)
+        when = max([now, *(event.when for event in self.events)])
+        event = Event(when=when, what=what, detail=detail)  # type: ignore[arg-type]
+        return self.model_copy(update={**changes, "events": (*self.events, event)})
+
+    def to_json(self) -> str:
+        return self.model_dump_json(by_alias=True, indent=1) + "\n"
+
+    @classmethod
+    def parse(cls, text: str | bytes, *, where: Path) -> Record:
+        """Raises WheelhouseError for what somebody's editor left behind."""
+        try:
+            return cls.model_validate_json(text)
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            address = ".".join(str(part) for part in first["loc"]) or "it"
+            raise WheelhouseError(
+                f"a release's record is damaged: {address}: {first['msg']}",
+                where={"file": str(where)},
+                next="sglwheel wheelhouse verify --repair",
+            ) from None
+
+    @classmethod
+    def of(
+        cls,
+        wheel: WheelFile,
+        *,
+        metadata_sha256: str,
+        gpu_checked: bool,
+        requires_torch: str | None,
+        marked: tuple[str, ...] = (),
+        checks: tuple[tuple[str, str], ...] = (),
+        extra: Mapping[str, Any] | None = None,
+    ) -> Record:
+        """The record of a wheel that is being published. An overridden source never makes a release."""
+        record = cls(
+            filename=wheel.filename,
+            name=wheel.name,
+            version=str(wheel.version),
+            tag=wheel.tag,
+            sha256=wheel.sha256,
+            size=wheel.size,
+            metadata_sha256=metadata_sha256,
+            requires_python=wheel.requires_python,
+            requires_dist=wheel.requires_dist,
+            requires_torch=requires_torch,
+            marked=marked,
+            checks=checks,
+            status="release" if gpu_checked and not marked else "candidate",
+            **(extra or {}),
+        )
+        return record.with_event("published", record.status)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A published wheel: where it lies, what it is, and the line that installs it."""
+
+    root: Path
+    record: Record
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def directory(self) -> Path:
+        return self.root / "builds" / self.record.id
+
+    @property
+    def path(self) -> Path:
+        """The wheel itself."""
+        return self.directory / self.record.filename
+
+    @property
+    def status(self) -> Status:
+        return self.record.status
+
+    @property
+    def sha256(self) -> str:
+        return self.record.sha256
+
+    @property
+    def install_line(self) -> str:
+        """What a node runs."""
+        from sglwheel.wheelhouse.lines import Lines
+
+        return Lines(self.record, str(self.root.absolute())).uv
