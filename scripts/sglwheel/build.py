@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sglwheel import console, files, fingerprint, jobs, process, proofs, series, source
 from sglwheel.admission import Governor, State
@@ -57,8 +57,8 @@ def build(
 ) -> BuiltWheel:
     """Build the raw wheel, or return the one that a finished tree holds.
 
-    `date` is the upstream commit's: SOURCE_DATE_EPOCH. `jobs` limits how many compilers run at once (default:
-    the cores); memory limits them in any case. Raises BuildError, Interrupted, and PatchError for a patch that
+    `date` is the upstream commit's: SOURCE_DATE_EPOCH. `jobs` limits how many compilers run at once (the cores,
+    if None); memory limits them in any case. Raises BuildError, Interrupted, and PatchError for a patch that
     proves nothing; the tree stays and the next run continues.
     """
     inputs = fingerprint.inputs(recipe, patched, dependencies, env)
@@ -72,6 +72,7 @@ def build(
         reused = result is not None
         if result is None:
             files.cache_directory(layout.work)
+            _say_what_changed(tree, inputs)
             tree.write("inputs.json", inputs)
             run = _Run(recipe, patched, dependencies, env, layout, tree, log, epoch, slots=jobs)
             result = replace(run(), packing=packing)
@@ -87,6 +88,16 @@ def build(
         steps=result.steps,
         reused=reused,
     )
+
+
+def _say_what_changed(tree: BuildTree, inputs: Mapping[str, Any]) -> None:
+    """Say why this is a new tree, compared with the last one of this recipe."""
+    before = tree.previous()
+    if before is None or tree.path.exists():
+        return
+    changed = fingerprint.changes(before.read("inputs.json"), inputs)
+    if changed:
+        console.detail(f"a new tree, as these inputs differ from {before.path.name}: {', '.join(changed)}")
 
 
 class _Run:

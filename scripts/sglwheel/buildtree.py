@@ -65,6 +65,12 @@ class BuildTree:
     def lock(self) -> Path:
         return self.path.with_name(self.path.name + ".lock")
 
+    def previous(self) -> BuildTree | None:
+        """The tree of the same recipe that was begun last, or None."""
+        others = [note for note in self.path.parent.glob("build-*/inputs.json") if note.parent != self.path]
+        newest = max(others, key=lambda note: note.stat().st_mtime_ns, default=None)
+        return None if newest is None else BuildTree(newest.parent)
+
     def copy_source(self, patched: Path) -> None:
         """Copy the patched tree once."""
         if self.source.is_dir():
@@ -79,7 +85,7 @@ class BuildTree:
             files.write_atomic(self.launcher, text)
 
     def missing(self, units: Sequence[str]) -> list[str]:
-        """Those of `units` that ninja will compile: an object counts once ninja's log has it, a torn one not."""
+        """Those of `units` that ninja will compile: it counts an object once its log has it."""
         try:
             lines = (self.cmake / ".ninja_log").read_text("utf-8", "replace").splitlines()
         except OSError:

@@ -31,7 +31,7 @@ class Download:
 
     sha256: str
     path: Path
-    origin: str
+    via: str
     received: int
 
 
@@ -59,7 +59,7 @@ def download(
         raise SourceError(f"cannot check {expected!r}: not a hash", where={"url": urls[0]})
     known = digest.lower() if algorithm.upper() == "SHA256" else sha256
     if known and (path := stored(known, layout)):
-        return Download(known, path, urls[0], 0)
+        return Download(known, path, _via(path), 0)
     failures: dict[str, str] = {}
     root = files.cache_directory(layout.cache) / "urls"
     root.mkdir(exist_ok=True)
@@ -72,7 +72,9 @@ def download(
                     actual = files.sha256(archive)
                     _verify(archive, algorithm, digest.lower(), sha256, actual)
                     size = archive.stat().st_size
-                    return Download(actual, _keep(archive, actual, url, layout), candidate, size)
+                    via = "origin" if candidate == url else "mirror"
+                    path = _keep(archive, actual, url, via, layout)
+                    return Download(actual, path, via, size)
                 except SourceError as error:
                     failures[candidate] = error.what
     raise SourceError(
@@ -126,13 +128,13 @@ def _verify(archive: Path, algorithm: str, digest: str, locked: str | None, actu
         raise SourceError(f"has other content: SHA256 is {actual}, the lock says {locked}")
 
 
-def _keep(archive: Path, sha256: str, url: str, layout: Layout) -> Path:
+def _keep(archive: Path, sha256: str, url: str, via: str, layout: Layout) -> Path:
     target = _directory(sha256, layout)
     if not target.is_dir():
         with files.directory_atomic(target) as scratch:
             _unpack(archive, scratch / "tree")
-            # The name is for people; the content is what counts.
-            archive.rename(scratch / (url.rpartition("/")[2] or "archive"))
+            archive.rename(scratch / "archive")
+            (scratch / "via").write_text(via)
     path = stored(sha256, layout)
     assert path is not None
     return path
@@ -159,6 +161,11 @@ def _unzip(archive: Path, into: Path) -> None:
             # zipfile drops the executable bit.
             if path.is_file() and member.external_attr >> 16 & 0o100:
                 path.chmod(path.stat().st_mode | 0o111)
+
+
+def _via(path: Path) -> str:
+    notes = [parent / "via" for parent in path.parents[:2] if parent.name != "tree"]
+    return next((note.read_text() for note in notes if note.is_file()), "mirror")
 
 
 def _top(path: Path) -> Path:

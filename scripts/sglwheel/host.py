@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import sysconfig
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import uv
 from packaging.version import InvalidVersion, Version
 
 from sglwheel import process
@@ -88,7 +88,7 @@ def interpreter(wanted: Version | None) -> Interpreter | None:
     if (wanted is None or _minor(wanted) == own.minor) and own.headers:
         return own
     minor = _minor(wanted) if wanted is not None else None
-    others = [found for found in _others() if minor is None or found.minor == minor]
+    others = _others(minor or "3.*")
     with_headers = [found for found in others if found.headers]
     if with_headers:
         return with_headers[0]
@@ -107,42 +107,49 @@ def _own_interpreter() -> Interpreter:
     return Interpreter(base.resolve(), Version(platform.python_version()), headers.is_file())
 
 
+_ASK = """
+import json, os, platform, sys, sysconfig
+header = os.path.join(sysconfig.get_path("include"), "Python.h")
+good = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+print(json.dumps([good, platform.python_version(), os.path.isfile(header)]))
+"""
+
+
 @cache
-def _others() -> tuple[Interpreter, ...]:
-    """Every CPython that uv finds, newest first. Nothing is downloaded."""
-    done = process.run(
-        [uv.find_uv_bin(), "python", "list", "--only-installed", "--no-config", "--output-format", "json"],
-        failure=ToolchainError,
-        accept=range(256),
-        what="uv python list",
-    )
-    try:
-        listed = json.loads(done.stdout or "[]")
-    except ValueError:
-        return ()
+def _others(minor: str) -> tuple[Interpreter, ...]:
+    """Every supported CPython of a minor version (`3.*` for all) on this host, newest first."""
     found: dict[Path, Interpreter] = {}
-    for item in listed:
+    for path in _candidates(minor):
+        done = process.run(
+            [path, "-I", "-c", _ASK], failure=ToolchainError, accept=range(-64, 256), timeout=30
+        )
         try:
-            version = Version(item["version"])
-            path = Path(item["path"]).resolve()
-        except (KeyError, TypeError, InvalidVersion):
+            good, version, headers = json.loads(done.stdout)
+            one = Interpreter(path, Version(version), bool(headers))
+        except (ValueError, TypeError, InvalidVersion):
             continue
-        if item.get("implementation") != "cpython" or version < PYTHON_FLOOR or path in found:
-            continue
-        if item.get("variant", "default") != "default":
-            continue
-        found[path] = Interpreter(path, version, _has_headers(path))
+        if good and one.version >= PYTHON_FLOOR:
+            found[path] = one
     return tuple(sorted(found.values(), key=lambda one: one.version, reverse=True))
 
 
-def _has_headers(python: Path) -> bool:
-    done = process.run(
-        [python, "-I", "-c", "import sysconfig; print(sysconfig.get_path('include'))"],
-        failure=ToolchainError,
-        accept=range(256),
-        timeout=30,
+def _candidates(minor: str) -> list[Path]:
+    """Look on PATH and where uv and pyenv keep theirs; asking uv for a list starts every Python there is."""
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    managed = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or data / "uv/python")
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    paths = [
+        *managed.glob(f"cpython-{minor}.*/bin/python3"),
+        *pyenv.glob(f"versions/{minor}.*/bin/python3"),
+    ]
+    for directory in os.environ.get("PATH", "").split(os.pathsep):
+        # A shim answers only for the version that is switched on.
+        if directory and Path(directory).name != "shims":
+            paths += Path(directory).glob(f"python{minor}")
+    named = re.compile(r"python3\.\d+")
+    return sorted(
+        {path.resolve() for path in paths if path.is_file() and named.fullmatch(path.resolve().name)}
     )
-    return done.returncode == 0 and (Path(done.stdout.strip()) / "Python.h").is_file()
 
 
 def git_version() -> Version | None:

@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 
 _MIB = 1 << 20
+_PROC = Path("/proc")
+_CGROUP = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge page-aligned number
 
 
@@ -84,7 +86,7 @@ def resident(roots: Iterable[int]) -> dict[int, int]:
     page = os.sysconf("SC_PAGE_SIZE")
     children: dict[int, list[int]] = {}
     pages: dict[int, int] = {}
-    for entry in os.scandir("/proc"):
+    for entry in os.scandir(_PROC):
         if not entry.name.isdigit():
             continue
         try:
@@ -129,16 +131,16 @@ def _read_history(path: Path) -> dict[str, Cost]:
 def _cgroups(controller: str) -> list[Path]:
     """Directories of our cgroup and all above it, v1 (`controller`) or v2."""
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = (_PROC / "self" / "cgroup").read_text().splitlines()
     except OSError:
         return []
     found: list[Path] = []
     for line in lines:
         _, names, path = line.split(":", 2)
         if names == "":
-            base = Path("/sys/fs/cgroup")
+            base = _CGROUP
         elif controller in names.split(","):
-            base = Path("/sys/fs/cgroup") / controller
+            base = _CGROUP / controller
         else:
             continue
         # Inside a container the path may be the host's, which is not mounted: the base itself is ours then.

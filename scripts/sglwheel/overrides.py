@@ -15,7 +15,7 @@ from sglwheel.errors import UsageError
 
 @dataclass(frozen=True)
 class Override:
-    """Instead of what the build declares: a directory as it is, a repository's revision, or another revision."""
+    """Instead of what is declared: a directory as it is, a repository's revision, or another revision."""
 
     name: str
     text: str
@@ -24,7 +24,7 @@ class Override:
 
 
 def parse(overrides: Mapping[str, str]) -> dict[str, Override]:
-    """Parse `<path>`, `<path>@<rev>` or `<rev>` for each name (any case). Raises UsageError with all mistakes."""
+    """Parse `<path>`, `<path>@<rev>` or `<rev>` for each name, in any case. Raises UsageError."""
     result: dict[str, Override] = {}
     mistakes: dict[str, str] = {}
     for name, text in overrides.items():
@@ -58,9 +58,7 @@ def tree_id(root: Path) -> str:
         name = os.fsencode(item.name)
         facts = item.lstat()
         if stat.S_ISLNK(facts.st_mode):
-            entries.append(
-                (name, b"120000 " + name + b"\0" + _object(b"blob", os.fsencode(os.readlink(item))))
-            )
+            entries.append((name, b"120000 " + name + b"\0" + _object(b"blob", os.fsencode(item.readlink()))))
         elif stat.S_ISDIR(facts.st_mode):
             tree = tree_id(item)
             # Git has no empty directories, and sorts directories as if they ended with a slash.

@@ -8,7 +8,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import packaging.pylock
@@ -56,7 +56,7 @@ class Lock:
     """A resolution: `requirements` is what was asked for, `pins` every version with its wheels' hashes."""
 
     requirements: tuple[str, ...]
-    pins: packaging.pylock.Pylock
+    pins: packaging.pylock.Pylock = field(repr=False)
 
     def version(self, *names: str) -> Version | None:
         """The newest version of any of these packages in the lock: markers can give several."""
@@ -147,9 +147,20 @@ def resolve(
         failure=ToolchainError,
         env=base,
         input="\n".join(requirements).encode(),
-        what=f"resolving {', '.join(requirements)}",
-        next="check the network and the versions in the recipe",
+        accept=range(256),
+        what="resolving",
     )
+    if done.returncode != 0:
+        says = [line.removeprefix("error: ").removeprefix("  ") for line in done.stderr.splitlines()]
+        raise ToolchainError(
+            f"uv finds no packages that fit {requirements[0]} and what goes with it",
+            where={
+                "asked for": "\n".join(requirements),
+                "from": index or ("PyPI" if public else "this host's indexes"),
+                "says": "\n".join(line for line in says if not line.startswith("warning:"))[-2000:],
+            },
+            next="check the versions in the recipe (or --torch), and the network",
+        )
     body = _SDIST.sub("", _FOREIGN.sub("", done.stdout))
     listed = "".join(f"    {_quoted(line)},\n" for line in requirements)
     text = (

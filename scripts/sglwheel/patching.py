@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from sglwheel import files
+from sglwheel import files, trials
 from sglwheel.errors import PatchError
 from sglwheel.files import Layout
 from sglwheel.git import Git
@@ -178,7 +178,7 @@ class _Job:
     def _one(self, patch: Patch, verdict: Verdict) -> tuple[PatchState, PatchError | None]:
         before = [holds(proof, self._tree.path) for proof in patch.proves if proof.static]
         head = self._tree.head()
-        state, because, detail = am(self._tree, patch)
+        state, because, detail = am(self._tree, patch, self._bases)
         self._lines += [f"$ git am -3 {patch.path.name}", *detail.splitlines()]
         if state in ("conflict", "obsolete", "already-upstream"):
             return PatchState(patch.name, state, because, None, (), 0, 0), None
@@ -204,6 +204,9 @@ class _Job:
             sum(removed for _, removed in changed.values()),
         )
         return result, error
+
+    def _bases(self) -> Iterable[bytes]:
+        return trials.bases(self._tree.git, self._series)
 
     def _numstat(self, before: str) -> dict[str, tuple[int, int]]:
         text = self._tree.run("diff-tree", "-r", "--no-renames", "--numstat", "-z", before, "HEAD")

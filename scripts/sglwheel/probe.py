@@ -49,6 +49,11 @@ _REMEDIES = (
 )
 
 
+def remedy(text: str) -> str | None:
+    """What to do about a compiler's message that we know."""
+    return next((advice for pattern, advice in _REMEDIES if pattern.search(text)), None)
+
+
 def compile_probe(
     nvcc: Path,
     compiler: Compiler,
@@ -95,7 +100,6 @@ def compile_probe(
         )
     if done.returncode != 0:
         text = (done.stderr + done.stdout).strip()
-        remedy = next((advice for pattern, advice in _REMEDIES if pattern.search(text)), None)
         lines = [line for line in text.splitlines() if "error" in line.lower()] or text.splitlines()[-3:]
         raise ToolchainError(
             "nvcc cannot compile five lines with this host's compiler",
@@ -105,6 +109,6 @@ def compile_probe(
                 "says": "\n".join(line[:300] for line in lines[:3])
                 or process.describe_status(done.returncode),
             },
-            next=remedy or "try another host compiler (CXX=...) or another build.cuda-toolkit",
+            next=remedy(text) or "try another host compiler (CXX=...) or another build.cuda-toolkit",
         )
     write_atomic(passed, compiler.description + "\n")

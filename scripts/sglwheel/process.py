@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sglwheel.errors import Interrupted, SglwheelError
@@ -19,12 +19,13 @@ Argument = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Completed:
-    """A finished process; `stdout` and `stderr` are decoded as UTF-8 with replacement."""
+    """A finished process; `stdout` and `stderr` are decoded with replacement, `output` is stdout's bytes."""
 
     argv: tuple[str, ...]
     returncode: int
     stdout: str
     stderr: str
+    output: bytes = field(default=b"", repr=False)
 
     @property
     def command(self) -> str:
@@ -78,6 +79,7 @@ def run(
         done.returncode,
         done.stdout.decode("utf-8", "replace"),
         done.stderr.decode("utf-8", "replace"),
+        done.stdout,
     )
     if completed.returncode not in accept:
         tail = (completed.stderr.strip() or completed.stdout.strip())[-2000:]

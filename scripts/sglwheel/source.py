@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from sglwheel import console, files, overrides, sourcelock
 from sglwheel.errors import SourceError, UsageError
-from sglwheel.fetchcontent import LocalTree, Plan, Walker
+from sglwheel.fetchcontent import Environment, LocalTree, Plan, Walker
 from sglwheel.fetched import FetchedSource, Fetcher
 from sglwheel.files import Layout
 from sglwheel.mirrors import Mirrors
@@ -21,11 +21,14 @@ from sglwheel.recipe import Recipe
 from sglwheel.store import GitStore
 from sglwheel.types import CommitId
 
-# Values of these are the host's or ours, so conditions on them stay open; all else is not in a build's environment.
-_OPEN_ENVIRONMENT = (
-    "PATH", "HOME", "CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDACXX", "CUDAHOSTCXX", "CUDAFLAGS", "LDFLAGS", "CUDA_HOME",
-    "CUDA_PATH", "CUDAToolkit_ROOT", "MAX_JOBS", "TMPDIR", "LANG", "LC_ALL", "SOURCE_DATE_EPOCH",
-    "CMAKE_PREFIX_PATH", "CMAKE_BUILD_PARALLEL_LEVEL",
+# A host may set these, so conditions on them stay open; no other name is in a build's environment.
+_OPEN_ENVIRONMENT = frozenset(
+    {
+        "CC", "CFLAGS", "CMAKE_BUILD_PARALLEL_LEVEL", "CMAKE_PREFIX_PATH", "CUDACXX", "CUDAFLAGS",
+        "CUDAHOSTCXX", "CUDAToolkit_ROOT",
+        "CUDA_HOME", "CUDA_PATH", "CXX", "CXXFLAGS", "HOME", "LANG", "LC_ALL", "LDFLAGS",
+        "MAX_JOBS", "PATH", "SOURCE_DATE_EPOCH", "TMPDIR",
+    }
 )  # fmt: skip
 
 
@@ -84,7 +87,7 @@ def checkout(recipe: Recipe, layout: Layout, mirrors: Mirrors, *, commit: Commit
 
 
 def contains(checkout: Checkout, commit: str, layout: Layout, mirrors: Mirrors) -> bool:
-    """Whether an upstream commit is in the history of the checkout; fetches the history (commits only) once."""
+    """Whether an upstream commit is in the checkout's history, which is fetched once (commits only)."""
     store = GitStore.open(checkout.url, layout, mirrors)
     store.history(checkout.commit)
     done = store.git.run("merge-base", "--is-ancestor", commit, checkout.commit, accept=(0, 1, 128))
@@ -106,15 +109,20 @@ def dependencies(
     """
     root = patched if isinstance(patched, Path) else patched.path
     replaced = overrides.parse(override or {})
-    pins = {} if relock else sourcelock.load(layout, recipe.id)
+    old = sourcelock.load(layout, recipe.id)
+    # What is replaced for once keeps its pin.
+    pins = {name: pin for name, pin in old.items() if not relock or name in replaced}
     fetcher = Fetcher(recipe, layout, mirrors, replaced, pins)
-    plan = Walker(LocalTree(root), fetcher.project, _options(recipe), _environment(recipe)).walk(
-        recipe.source.directory
-    )
+    walker = Walker(LocalTree(root), fetcher.project, _options(recipe), _environment(recipe))
+    plan = walker.walk(recipe.source.directory)
     _check_names(plan, replaced, recipe)
     sources = _fetch_all(plan, fetcher)
-    found = {source.name: fetcher.pin(source) for source in sources if source.via != "override"}
-    if any(pins.get(name) != pin for name, pin in found.items()):
+    found = {
+        source.name: source.pin.merged(pins.get(source.name))
+        for source in sources
+        if source.via != "override"
+    }
+    if any(old.get(name) != pin for name, pin in found.items()):
         sourcelock.save(layout, recipe.id, {**pins, **found}.values())
     return Dependencies(sources)
 
@@ -132,9 +140,8 @@ def materialize(dependencies: Dependencies, into: Path) -> dict[str, Path]:
             marker.unlink(missing_ok=True)
             shutil.rmtree(target, ignore_errors=True)
             with files.directory_atomic(target) as scratch:
-                shutil.copytree(
-                    source.path, scratch, symlinks=True, dirs_exist_ok=True, ignore=_ignore_git(source.path)
-                )
+                ignored = shutil.ignore_patterns(".git")
+                shutil.copytree(source.path, scratch, symlinks=True, dirs_exist_ok=True, ignore=ignored)
                 _make_writable(scratch)
             marker.write_text(source.content)
         result[source.name] = target
@@ -143,23 +150,36 @@ def materialize(dependencies: Dependencies, into: Path) -> dict[str, Path]:
 
 def _fetch_all(plan: Plan, fetcher: Fetcher) -> tuple[FetchedSource, ...]:
     total = len(plan.declarations)
+    failures: list[SourceError] = []
+    received = 0
     with (
         console.progress("fetching sources", unit="sources") as progress,
         # Waiting for servers, mostly; git and zlib do their work outside the interpreter.
         ThreadPoolExecutor(max_workers=8, thread_name_prefix="fetch") as pool,
     ):
-        running: list[Future[FetchedSource]] = [
-            pool.submit(fetcher.fetch, declaration, plan) for declaration in plan.declarations
-        ]
-        received = 0
+        running = [pool.submit(fetcher.fetch, declaration, plan) for declaration in plan.declarations]
         try:
             for done, future in enumerate(as_completed(running), 1):
-                received += future.result().bytes_fetched
+                error = future.exception()
+                if isinstance(error, SourceError):
+                    failures.append(error)
+                else:
+                    received += future.result().bytes_fetched
                 progress.update(done, total, console.format_bytes(received))
         except BaseException:
-            for future in running:
-                future.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
+    if len(failures) > 1:
+        raise SourceError(
+            f"{len(failures)} of {total} sources cannot be had",
+            where={
+                error.what: "\n".join(f"{key}: {text}" for key, text in error.where.items())
+                for error in failures
+            },
+            next=failures[0].next,
+        )
+    if failures:
+        raise failures[0]
     return tuple(future.result() for future in running)
 
 
@@ -187,30 +207,9 @@ def _options(recipe: Recipe) -> dict[str, str]:
     return {key: text(value) for key, value in recipe.build.cmake.items()}
 
 
-def _environment(recipe: Recipe) -> Mapping[str, str | None]:
-    known: dict[str, str | None] = dict(recipe.build.environment)
-    known["TORCH_CUDA_ARCH_LIST"] = ";".join(str(arch) for arch in recipe.build.architectures)
-    return _CleanEnvironment(known)
-
-
-class _CleanEnvironment(dict[str, str | None]):
-    """What a build's environment holds: any other name is known to be unset."""
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name not in _OPEN_ENVIRONMENT
-
-    def __missing__(self, name: str) -> str | None:
-        return None
-
-    def get(self, name: str, default: object = None) -> object:  # type: ignore[override]
-        return self[name] if name in self else default
-
-
-def _ignore_git(root: Path):  # type: ignore[no-untyped-def]
-    def ignore(directory: str, names: list[str]) -> list[str]:
-        return [name for name in names if name == ".git"]
-
-    return ignore
+def _environment(recipe: Recipe) -> Environment:
+    architectures = ";".join(str(arch) for arch in recipe.build.architectures)
+    return Environment({**recipe.build.environment, "TORCH_CUDA_ARCH_LIST": architectures}, _OPEN_ENVIRONMENT)
 
 
 def _make_writable(root: Path) -> None:

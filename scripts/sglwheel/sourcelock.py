@@ -1,10 +1,10 @@
-"""What tags and unhashed urls of a recipe's upstream turned out to be: `[[source]]` in `recipes/<id>.lock`."""
+"""What the sources of a recipe turned out to be when first fetched: `[[source]]` in `recipes/<id>.lock`."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,13 @@ class Pin:
     commit: str | None = None
     tree: str | None = None
     sha256: str | None = None
+
+    def merged(self, other: Pin | None) -> Pin:
+        """This pin and what `other` knows more: with a Git mirror one learns other ids than without."""
+        if other is None:
+            return self
+        more = {key: value for key, value in asdict(other).items() if getattr(self, key) is None}
+        return replace(self, **more)
 
 
 def path_of(layout: Layout, recipe_id: str) -> Path:

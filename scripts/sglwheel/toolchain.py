@@ -102,7 +102,7 @@ def prepare(recipe: Recipe, pin: TorchPin, layout: Layout, mirrors: Mirrors | No
     else:
         cuda, toolkit = cudahome.system(layout, recipe.build.cuda_toolkit, cc=found.compiler.cc), ()
     _same_major(torch, cuda)
-    environment = _clean(recipe, layout, python.parent, cuda, found.compiler)
+    environment = clean_environment(recipe, layout, python.parent, cuda, found.compiler)
     probe.compile_probe(
         cuda.path / "bin" / "nvcc", found.compiler, recipe.build.architectures, environment, layout
     )
@@ -118,7 +118,7 @@ def prepare(recipe: Recipe, pin: TorchPin, layout: Layout, mirrors: Mirrors | No
         packages=every,
         provider=recipe.build.provider,
         cxx=found.compiler.description,
-        identity=_identity(recipe, torch, cuda, found, every),
+        identity=identity(recipe, torch, cuda, found, every),
         stub=cuda.stub,
         cmake=found.cmake,
         python_version=found.python.version,
@@ -133,7 +133,7 @@ def _environment(
     root = layout.cache / "envs" / key
     executable = root / "bin" / "python"
     site = root / "lib" / f"python{python.minor}" / "site-packages"
-    with _made(root, needs=executable) as data:
+    with made(root, needs=executable) as data:
         if not data:
             console.detail(f"making the build environment with Python {python.version}")
             process.run(
@@ -154,7 +154,7 @@ def _toolkit(
 ) -> tuple[CudaHome, tuple[Package, ...]]:
     root = layout.cache / "toolkits" / _key(lock.digest, found.compiler.description)
     home = root / "cuda"
-    with _made(root, needs=home / "bin" / "nvcc") as data:
+    with made(root, needs=home / "bin" / "nvcc") as data:
         if not data:
             console.detail("assembling the CUDA toolkit")
             site = root / "site-packages"
@@ -172,7 +172,7 @@ def _toolkit(
 
 
 @contextmanager
-def _made(root: Path, *, needs: Path) -> Iterator[dict[str, Any]]:
+def made(root: Path, *, needs: Path) -> Iterator[dict[str, Any]]:
     """Hold `root`'s lock and yield what its done-marker says; empty means: make it, and put something in.
 
     A virtual environment cannot be moved to its place when it is ready, so the marker, written last, is what
@@ -208,7 +208,7 @@ def _same_major(torch: InstalledTorch, cuda: CudaHome) -> None:
         )
 
 
-def _clean(
+def clean_environment(
     recipe: Recipe, layout: Layout, bin_directory: Path, cuda: CudaHome, compiler: host.Compiler
 ) -> dict[str, str]:
     """The build's whole environment."""
@@ -243,7 +243,7 @@ def _clean(
     return environment
 
 
-def _identity(
+def identity(
     recipe: Recipe, torch: InstalledTorch, cuda: CudaHome, found: preflight.Host, every: tuple[Package, ...]
 ) -> str:
     """One hash over what can change an object file; no path of this host is in it.

@@ -95,7 +95,7 @@ def verify(torch: InstalledTorch, wanted: TorchPin) -> None:
 
 def _other_cuda(torch: str, cuda: str, wanted: TorchPin, where: dict[str, str]) -> ToolchainError:
     return ToolchainError(
-        f"torch {torch} is built for CUDA {cuda}, the recipe names {wanted.cuda} (CUDA {wanted.cuda.version})",
+        f"torch {torch} is built for CUDA {cuda}, the recipe names {wanted.cuda}, CUDA {wanted.cuda.version}",
         where={"index": wanted.index_url or "PyPI", **where},
         next=f"set torch.index-url to {_PYTORCH_INDEX}/{wanted.cuda}, or correct torch.cuda",
     )

@@ -6,12 +6,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from sglwheel.errors import PatchError
 from sglwheel.git import Git
+from sglwheel.objects import Scratch, read_blobs, seed
 from sglwheel.patchfile import Patch
 from sglwheel.types import CommitId
 
@@ -113,7 +114,7 @@ class Worktree(Tree):
 
 
 class Workspace(Tree):
-    """A repository of its own for people to work in; it borrows the store's objects and settings to fetch more.
+    """A repository of its own for people to work in, which borrows the objects of a store.
 
     Nothing that happens to the store's references or worktrees can lose what is committed here.
     """
@@ -145,25 +146,21 @@ class Workspace(Tree):
         return tree
 
 
-def am(tree: Tree, patch: Patch) -> tuple[State, str, str]:
+def am(tree: Tree, patch: Patch, bases: Callable[[], Iterable[bytes]] = tuple) -> tuple[State, str, str]:
     """Apply one patch where HEAD is clean; gives state, explanation and git's own words.
 
-    On conflict the worktree is left as `git am` leaves it.
+    `bases` gives the contents that the series was made from, for when the repository has not got them. On
+    conflict the tree is left as `git am` leaves it.
     """
     head = tree.head()
-    status, words = tree.status(
-        "am",
-        "--3way",
-        "--keep-cr",
-        "--keep-non-patch",
-        "--committer-date-is-author-date",
-        "--no-gpg-sign",
-        "--no-message-id",
-        "--no-scissors",
-        "--whitespace=nowarn",
-        input=patch.text,
-        accept=(0, 1, 128),
-    )
+    status, words = _am(tree, patch)
+    if status and "lacks necessary blobs" in words and (found := list(bases())):
+        # They exist only where the series was applied before; the answer must not depend on that.
+        abort(tree)
+        seed(tree.git, found)
+        status, words = _am(tree, patch)
+    if status and _am_in_progress(tree) and _settle(tree):
+        status = 0
     if status == 0 and tree.head() != head:
         if "Falling back to patching base and 3-way merge" in words:
             return "applied-3way", "merged 3-way", words
@@ -179,6 +176,46 @@ def am(tree: Tree, patch: Patch) -> tuple[State, str, str]:
     return "conflict", "\n".join(places), words
 
 
+# Said again when an `am` goes on: git forgets them.
+_AM = ("--committer-date-is-author-date", "--no-gpg-sign")
+
+
+def _am(tree: Tree, patch: Patch) -> tuple[int, str]:
+    flags = ("--3way", "--keep-cr", "--keep-non-patch", "--no-message-id", "--no-scissors")
+    return tree.status("am", *_AM, *flags, "--whitespace=nowarn", input=patch.text, accept=(0, 1, 128))
+
+
+def _settle(tree: Tree) -> bool:
+    """Finish a stopped `am -3` as git 2.50 and later would: with its newer merge, where that has no conflict.
+
+    Older ones merge with the Myers diff, newer ones with histogram; the result must be the same everywhere.
+    """
+    stages = _stages(tree)
+    if not stages or any(found.keys() != {1, 2, 3} for found in stages.values()):
+        return False
+    names = {f"f{number}": path for number, path in enumerate(sorted(stages))}
+    with Scratch(tree.git) as scratch:
+        trees = [
+            scratch.tree({name: stages[path][stage] for name, path in names.items()}) for stage in (1, 2, 3)
+        ]
+        base = scratch.commit(trees[0])
+        ((clean, merged, _),) = scratch.merge(
+            [(scratch.commit(trees[1], base), scratch.commit(trees[2], base))]
+        )
+        if not clean:
+            return False
+        entries = scratch.trees([merged])[merged]
+        texts = read_blobs(tree.git, entries.values(), env=scratch.env)
+    for name, path in names.items():
+        (tree.path / path).write_bytes(texts[entries[name]])
+    tree.run("add", "--sparse", "--", *names.values())
+    if tree.status("diff", "--cached", "--quiet", "HEAD", accept=(0, 1))[0] == 0:
+        tree.run("am", "--skip")
+    else:
+        tree.run("am", *_AM, "--continue")
+    return True
+
+
 def abort(tree: Tree) -> None:
     """Take back a failed `git am`: HEAD, index and files are as before."""
     if _am_in_progress(tree):
@@ -191,10 +228,7 @@ def _am_in_progress(tree: Tree) -> bool:
 
 def _places(tree: Tree, patch: Patch, words: str) -> tuple[list[str], list[str]]:
     """Where a failed `git am -3` stopped: files that are gone (if none is left to patch), or file:line."""
-    stages: dict[str, set[str]] = {}
-    for entry in filter(None, tree.run("ls-files", "--unmerged", "-z").split("\0")):
-        meta, path = entry.split("\t", 1)
-        stages.setdefault(path, set()).add(meta.split()[2])
+    stages = _stages(tree)
     targets = [diff.path for diff in patch.diffs if not diff.created]
     if not stages:
         # No merge was tried: git has not the blobs that the patch was made from.
@@ -209,10 +243,20 @@ def _places(tree: Tree, patch: Patch, words: str) -> tuple[list[str], list[str]]
         )
         return [], list(dict.fromkeys(found)) or [patch.diffs[0].path]
     # Stage 2 is ours: without it upstream deleted the file and no rename leads elsewhere.
-    lost = [path for path, found in stages.items() if "2" not in found]
+    lost = [path for path, found in stages.items() if 2 not in found]
     if len(lost) == len(stages):
         return sorted(lost), []
     return [], [_first_marker(tree.path / path, path) for path in sorted(stages)]
+
+
+def _stages(tree: Tree) -> dict[str, dict[int, str]]:
+    """Blobs of every path with a conflict: 1 is the base, 2 ours, 3 theirs."""
+    stages: dict[str, dict[int, str]] = {}
+    for entry in filter(None, tree.run("ls-files", "--unmerged", "-z").split("\0")):
+        meta, path = entry.split("\t", 1)
+        _, blob, stage = meta.split()
+        stages.setdefault(path, {})[int(stage)] = blob
+    return stages
 
 
 def _first_marker(path: Path, shown: str) -> str:

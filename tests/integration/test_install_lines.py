@@ -1,4 +1,4 @@
-"""The printed lines, pasted into fresh environments with the real uv and pip, beside a registry of temptations."""
+"""The printed lines, pasted into fresh environments with real clients, beside a registry of temptations."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from sglwheel.files import Layout
+from sglwheel.wheelhouse import Lines, Release, publish
 from wheelworld import (
     UV,
     Environment,
@@ -18,9 +21,6 @@ from wheelworld import (
     reports,
     simple_index,
 )
-
-from sglwheel.files import Layout
-from sglwheel.wheelhouse import Lines, Release, publish
 
 pytestmark = pytest.mark.integration
 

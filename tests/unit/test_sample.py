@@ -20,25 +20,25 @@ ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "recipes" / "sample"
 URL = "https://sample.invalid"
 
-PIN = "195ef338be1a9812580a05a318909fe499f17f8f"
+PIN = "ee6f303da6fe4afebb067d424f64ee31809a4ef4"
 HISTORY = {
     f"{URL}/tinyview.git": [
         "a8f784c03a485ec551a2c73ec49712e7cec2e2a0 tinyview 1.0.0",
     ],
     f"{URL}/tinyfmt.git": [
-        "f9562f0109091d1be57ee0f6024585b4d849e6bb tinyfmt 2.0.0",
+        "e804296c27bc58a2f4e0f78c4e686357e567a533 tinyfmt 2.0.0",
     ],
     f"{URL}/sample.git": [
-        "96fd73eb12171a3e05652af1fdda198068f3021c NVFP4 and RMSNorm kernels",
-        "0c297975e00fe411ae1651cdf995e2b908aa859c Layers that use the kernels",
-        "dc48a33e0217220f6f9b9baac3ca6619a03439ba docs: say what NVFP4 is",
-        "195ef338be1a9812580a05a318909fe499f17f8f sample-kernel 0.1.0",
-        "968f6dbba6ac0a2274dc264115a7ba92cf130cb8 tests: a larger matrix product",
-        "09c3cd6929e004d0acae96cbdb7a4417a7acd506 FA3 follows its option",
-        "08088c4285d3af5e6d5144000f67171801e91e85 Find CCCL on CUDA 13",
-        "1dfa77d0f553d42b26eefe78d8be4159c9c3cd11 sparse_ops: keep what is above a threshold",
-        "6be81f74ac8840e9d6c871c9a3b85a9f09fa53f5 Move sample-kernel to python/sample/kernels/aot",
-        "dda4e87775200200b9d456529fb48399b9244784 Rename the distribution to sampled-kernel, 0.2.0",
+        "0452b2af4eb1c3119e45c0e2a7490fd12ae3ce18 NVFP4 and RMSNorm kernels",
+        "08eaacf99299874545185c387e1a344fe3a0eba5 Layers that use the kernels",
+        "35aa0c296ab5c6323e5821db93af16e7cc20851f docs: say what NVFP4 is",
+        "ee6f303da6fe4afebb067d424f64ee31809a4ef4 sample-kernel 0.1.0",
+        "6c646bafe9a6dbd366e7eee95074ef0a90bfef78 tests: a larger matrix product",
+        "9aa91c64770f1ac14b9b331ca55e115631d75149 FA3 follows its option",
+        "cc6f0ad3047a4f4308843f58f34f42fce31eb859 Find CCCL on CUDA 13",
+        "276faaa44d082103c37d0badb648378b4e7e8647 sparse_ops: keep what is above a threshold",
+        "d795ecddeddbac7723019aec80de604f6f1a7dfb Move sample-kernel to python/sample/kernels/aot",
+        "f6181863225a5d8f8c80c38e2f588fe2e8b19844 Rename the distribution to sampled-kernel, 0.2.0",
     ],
 }
 TINYJSON_SHA256 = "3c87d8d4528d4744ad25073d01cb88e248249a242de4b156a72957a8d9cc0488"

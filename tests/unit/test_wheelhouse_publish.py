@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from pypi_simple import ProjectPage
@@ -14,6 +15,8 @@ from pypi_simple import ProjectPage
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.wheelhouse import Release, Wheelhouse, publish
+from sglwheel.wheelhouse.settle import settle
+from sglwheel.wheelhouse.wheelfile import release_id
 from wheelworld import Finished, Report, digest, make_kernel, make_wheel, reports
 
 
@@ -176,30 +179,72 @@ def test_what_is_not_a_whole_honest_wheel_is_refused(
     assert not layout.wheelhouse.exists()
 
 
-@pytest.mark.parametrize("step", ["expose", "records", "flat"])
-def test_a_killed_publisher_is_healed_by_the_next(
-    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+class Killed(BaseException):
+    """What no code of ours catches."""
+
+
+def consistent(root: Path) -> set[str]:
+    """The versions that every view of the wheelhouse can show now, each link checked to its last byte."""
+    seen = set()
+    for path in [root / "index.html", *root.glob("simple/*/index.html"), *root.glob("builds/*/index.html")]:
+        page = ProjectPage.from_html("sgl-kernel", path.read_text(), path.as_uri())
+        for package in page.packages:
+            target = Path(unquote(urlsplit(package.url).path))
+            assert digest(target) == package.digests["sha256"], f"{path} promises {package.filename}"
+            seen.add(str(package.version))
+    for path in root.glob("*.whl"):
+        assert digest(path) == digest(root / "builds" / release_id(path.name) / path.name)
+    return seen
+
+
+def test_killed_at_any_instant_the_wheelhouse_is_the_old_or_the_new_one(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(layout, make_kernel(tmp_path / "dist", "0.3.21+a.1"))
+    put(layout, make_kernel(tmp_path / "dist", "0.3.21+old.1"))
+    wheel = make_kernel(tmp_path / "dist", "0.3.21+new.1")
+    pristine = tmp_path / "pristine"
+    shutil.copytree(layout.root, pristine)
+    real = os.fsync
+    for instant in range(100):
+        shutil.rmtree(layout.root)
+        shutil.copytree(pristine, layout.root)
+        left = instant
 
-    class Killed(BaseException):
-        pass
+        def die_in_time(descriptor: int) -> None:
+            nonlocal left
+            if left == 0:
+                raise Killed
+            left -= 1
+            real(descriptor)
 
-    def die(*_args: object, **_more: object) -> None:
-        raise Killed
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", die_in_time)
+            try:
+                put(layout, wheel)
+            except Killed:
+                pass
+            else:
+                break
+        assert {"0.3.21+old.1"} <= consistent(layout.wheelhouse) <= {"0.3.21+old.1", "0.3.21+new.1"}
+        put(layout, make_kernel(tmp_path / "dist", "0.3.21+next.1"))
+        put(layout, wheel)
+        assert consistent(layout.wheelhouse) == {"0.3.21+old.1", "0.3.21+new.1", "0.3.21+next.1"}
+        assert len(list(layout.wheelhouse.glob("*.whl"))) == 3
+        assert not list((layout.wheelhouse / "builds").glob(".*"))
+    assert instant > 10, "every step was interrupted once"
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Wheelhouse, step, die)
-        with pytest.raises(Killed):
-            put(layout, make_kernel(tmp_path / "dist", "0.3.21+b.1"))
-    names = "".join(
-        path.read_text() for path in layout.wheelhouse.rglob("index.html") if "builds" not in path.parts
-    )
-    assert "0.3.21%2Bb.1" not in names, "every view is still the old one"
-    put(layout, make_kernel(tmp_path / "dist", "0.3.21+c.1"))
-    page = (layout.wheelhouse / "simple/sgl-kernel/index.html").read_text()
-    assert all(f"0.3.21%2B{letter}.1" in page for letter in "abc")
-    assert len(list(layout.wheelhouse.glob("*.whl"))) == 3
+
+def test_splicing_gives_what_writing_everything_gives(layout: Layout, tmp_path: Path) -> None:
+    for letter in "bcaab":
+        put(layout, make_kernel(tmp_path / "dist", f"0.3.21+{letter}.1"))
+        put(layout, make_kernel(tmp_path / "other", f"0.4.0+{letter}.1", name="sglang-kernel"))
+    spliced = snapshot(layout.wheelhouse)
+    house = Wheelhouse(layout.wheelhouse)
+    for path in layout.wheelhouse.rglob("*.html"):
+        path.unlink()
+    with house.locked():
+        settle(house, fresh=True)
+    assert snapshot(layout.wheelhouse) == spliced
 
 
 def test_a_damaged_catalogue_is_made_again(layout: Layout, tmp_path: Path) -> None:

@@ -21,23 +21,11 @@ def unit(argv):
     return argv[-1]
 
 
-def connect(address):
-    """A connection to the governor, or None where there is none."""
-    if not address:
-        return None
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        channel.connect(address)
-    except OSError:
-        channel.close()
-        return None
-    return channel
-
-
-def admitted(channel, argv):
-    """Wait for our turn. False when the governor went away meanwhile: nobody owns this build any more."""
+def admitted(channel, address, argv):
+    """Wait for our turn. False when the governor went away: nobody owns this build any more."""
     request = {"unit": unit(argv), "pid": os.getpid()}
     try:
+        channel.connect(address)
         channel.sendall(json.dumps(request).encode() + b"\n")
         return channel.recv(16).startswith(b"go")
     except OSError:
@@ -61,10 +49,11 @@ def alone():
 
 def main(argv):
     """Run the compiler; our exit status is its."""
-    channel = connect(os.environ.get("SGLWHEEL_ADMISSION"))
+    address = os.environ.get("SGLWHEEL_ADMISSION")
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) if address else None
     if channel is None:
         alone()
-    elif not admitted(channel, argv):
+    elif not admitted(channel, address, argv):
         sys.stderr.write("launch: error: the sglwheel that runs this build has ended\n")
         return 1
     started = time.monotonic()

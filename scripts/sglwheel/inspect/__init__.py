@@ -30,7 +30,8 @@ def inspect(
 ) -> Inspection:
     """Read a wheel and judge it by every rule; `expect` and `torch` add the rules that compare.
 
-    What is wrong with the wheel is a finding. Raises InspectionError only for what is not a wheel, or cannot be read safely.
+    What is wrong with the wheel is a finding. Raises InspectionError only for what is not a wheel, or cannot
+    be read safely.
     """
     found: dict[str, Library] = {}
     lock = threading.Lock()
@@ -42,16 +43,14 @@ def inspect(
                 found[path] = library
 
     facts = wheelfile.read(wheel, analyse)
-    subject = Subject(
-        facts, tuple(found[path] for path in sorted(found)), expect or Expectation(), torch
-    )
+    subject = Subject(facts, tuple(found[path] for path in sorted(found)), expect or Expectation(), torch)
     computed = platforms.compute(subject.libraries)
     return Inspection(
         wheel=facts,
         libraries=subject.libraries,
-        operators=tuple(
-            sorted({name for library in subject.libraries for name in subject.operators_of(library)})
-        ),
+        operators_by_library={
+            library.path: subject.operators_of(library) for library in subject.libraries if library.schemas
+        },
         platform=computed.name if computed is not None else None,
         choices=loader.choices(subject.libraries),
         torch=torch.label if torch is not None else None,

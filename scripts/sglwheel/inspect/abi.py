@@ -1,4 +1,4 @@
-"""Would the wheel's libraries load with a given torch? Answered from symbols, with the causes in plain words."""
+"""Would a wheel's libraries load with a given torch? Answered from symbols, with causes in plain words."""
 
 from __future__ import annotations
 
@@ -94,8 +94,14 @@ def compare(undefined: Iterable[tuple[str, str]], torch: TorchSymbols) -> tuple[
 
 def _explain(wanted: Signature, torch: TorchSymbols) -> tuple[str, str | None]:
     identifier = wanted.name.lstrip("~")
-    candidates = [parse(demangle(name)) for name in torch.naming(identifier)] if identifier.isidentifier() else []
-    same = [c for c in candidates if c.qualified == wanted.qualified and c.returns not in ("vtable for", "typeinfo for")]
+    candidates = (
+        [parse(demangle(name)) for name in torch.naming(identifier)] if identifier.isidentifier() else []
+    )
+    same = [
+        c
+        for c in candidates
+        if c.qualified == wanted.qualified and c.returns not in ("vtable for", "typeinfo for")
+    ]
     if same:
         best = max(same, key=lambda c: difflib.SequenceMatcher(None, c.text, wanted.text).ratio())
         return _difference(wanted, best), best.text
@@ -112,7 +118,8 @@ def _difference(wanted: Signature, found: Signature) -> str:
     name = f"`{wanted.qualified}`"
     old, new = wanted.parameters, found.parameters
     if old is None or new is None:
-        return f"{name} changed from {'data' if old is None else 'a function'} to {'data' if new is None else 'a function'}"
+        was, now = ("data" if parameters is None else "a function" for parameters in (old, new))
+        return f"{name} was {was} and is {now}"
     if old != new:
         renamed = _renamed(old, new)
         if renamed:
@@ -141,9 +148,7 @@ def _renamed(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[tuple[str, str
     before, after = ", ".join(old), ", ".join(new)
     if _TYPE.sub("T", before) != _TYPE.sub("T", after):
         return ()
-    pairs = {
-        (a, b) for a, b in zip(_TYPE.findall(before), _TYPE.findall(after), strict=True) if a != b
-    }
+    pairs = {(a, b) for a, b in zip(_TYPE.findall(before), _TYPE.findall(after), strict=True) if a != b}
     if all("::" in a + b and a.rsplit("::", 1)[-1] == b.rsplit("::", 1)[-1] for a, b in pairs):
         return tuple(sorted(pairs))
     return ()

@@ -1,7 +1,7 @@
 """C++ names as people read them.
 
-`__cxa_demangle` of libstdc++ does the work: torch needs that library anyway, so every host that matters has it.
-cxxfilt (PyPI) wraps the same call but searches for the library by running ldconfig and gcc.
+`__cxa_demangle` of libstdc++ does the work: torch needs that library anyway, so every host that matters has
+it. cxxfilt (PyPI) wraps the same call but searches for the library by running ldconfig and gcc.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _library() -> Callable[[bytes], bytes | None] | None:
 
 
 def demangle(name: str) -> str:
-    """`_ZN3c105ErrorD1Ev` → `c10::Error::~Error()`; a name that is not mangled, or cannot be read, as it is."""
+    """`_ZN3c105ErrorD1Ev` → `c10::Error::~Error()`; what cannot be read stays as it is."""
     call = _library()
     if call is None or not name.startswith("_Z") or len(name) > _MAX_LENGTH:
         return name
@@ -72,7 +72,14 @@ class Signature:
         return _split(self.qualified, "::")[0]
 
 
-_KINDS = ("vtable for ", "VTT for ", "typeinfo for ", "typeinfo name for ", "guard variable for ", "non-virtual thunk to ")
+_KINDS = (
+    "vtable for ",
+    "VTT for ",
+    "typeinfo for ",
+    "typeinfo name for ",
+    "guard variable for ",
+    "non-virtual thunk to ",
+)
 
 
 def parse(text: str) -> Signature:

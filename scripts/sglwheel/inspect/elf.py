@@ -26,7 +26,16 @@ _SHT_VERNEED, _SHT_VERSYM = 0x6FFFFFFE, 0x6FFFFFFF
 _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 14, 15, 29
 _STB_LOCAL, _STB_WEAK = 0, 2
 
-MACHINES = {62: "x86_64", 183: "aarch64", 190: "cuda", 3: "i686", 40: "armv7l", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
+MACHINES = {
+    62: "x86_64",
+    183: "aarch64",
+    190: "cuda",
+    3: "i686",
+    40: "armv7l",
+    21: "ppc64le",
+    22: "s390x",
+    243: "riscv64",
+}
 
 # Far above what a linker writes, far below what would exhaust a host.
 _MAX_SYMBOLS = 4_000_000
@@ -124,7 +133,9 @@ class Elf:
         )
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes. Raises ElfError past the end, so a lying header cannot ask for more than there is."""
+        """Exactly `size` bytes. Raises ElfError past the end, so a lying header cannot ask for more than
+        there is.
+        """
         if size < 0 or offset + size > self.size:
             raise ElfError(f"truncated: bytes {offset} to {offset + size} of {self.size}")
         index = bisect.bisect_left(self._starts, offset + size)

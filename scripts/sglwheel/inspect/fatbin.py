@@ -1,9 +1,9 @@
 """Read which GPU targets a library holds code for, from the fat binaries that nvcc embeds.
 
-Only headers are read, so compressed code costs nothing. Layout of a container, checked against cuobjdump by the
-tests (NVIDIA documents it nowhere): 16 bytes (magic, version, header size, size), then entries of a header and a
-payload each. Of an entry's header: kind at 0, header size at 4, payload size at 8, architecture number at 28, flags
-at 40, size before compression at 56.
+Only headers are read, so compressed code costs nothing. Layout of a container, checked against cuobjdump by
+the tests (NVIDIA documents it nowhere): 16 bytes (magic, version, header size, size), then entries of a
+header and a payload each. Of an entry's header: kind at 0, header size at 4, payload size at 8, architecture
+number at 28, flags at 40, size before compression at 56.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Target:
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether a GPU of this compute capability can run the code.
 
-        `a` means exactly this GPU; `f` the same major with an equal or higher minor; plain SASS likewise; plain PTX
-        is compiled by the driver for anything newer.
+        `a` means exactly this GPU; `f` the same major with an equal or higher minor; plain SASS likewise;
+        plain PTX is compiled by the driver for anything newer.
         """
         if self.suffix == "a":
             return capability == self.capability

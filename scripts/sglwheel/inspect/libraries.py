@@ -60,7 +60,9 @@ class Library:
 
 
 def read(path: str, copy: Path, holes: Sequence[tuple[int, int]] = ()) -> Library | None:
-    """Read a library from a copy that may lack GPU code at `holes`; None for an ELF file that no loader loads (an object file, a cubin)."""
+    """Read a library from a copy that may lack GPU code at `holes`; None for an ELF file that no loader loads
+    (an object file, a cubin).
+    """
     size = copy.stat().st_size
     try:
         with Elf(copy, holes=holes) as elf:

@@ -1,7 +1,7 @@
 """Which library SGLang's loader takes on which GPU, and whether it holds code for it.
 
-`sgl_kernel/load_utils.py` loads `sm90/common_ops.*` on compute capability 9.0 and `sm100/common_ops.*` on every other, also
-where there is no GPU; when that fails, `common_ops.*` beside it.
+`sgl_kernel/load_utils.py` loads `sm90/common_ops.*` on compute capability 9.0 and `sm100/common_ops.*` on
+every other, also where there is no GPU; when that fails, `common_ops.*` beside it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def choose(libraries: Iterable[Library], capability: tuple[int, int]) -> Choice:
             (
                 library
                 for library in libraries
-                if library.path.split("/")[0] in packages and library.path.count("/") == 1
+                if library.path.split("/")[0] in packages
+                and library.path.count("/") == 1
                 and library.file_name.startswith("common_ops.")
             ),
             None,

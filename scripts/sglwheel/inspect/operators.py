@@ -1,8 +1,9 @@
 """Read which torch operators a library registers, without loading it.
 
-`m.def("rmsnorm(Tensor! output, …) -> ()")` keeps its schema as text in .rodata. The namespace is not there (the compiler
-inlines short strings), so it comes from how the package's own Python calls them: `torch.ops.<namespace>.<name>`.
-An operator defined without a schema (`m.def("name", &function)`) is not seen; the smoke test counts those.
+`m.def("rmsnorm(Tensor! output, …) -> ()")` keeps its schema as text in .rodata. The namespace is not there
+(the compiler inlines short strings), so it comes from how the package's own Python calls them:
+`torch.ops.<namespace>.<name>`. An operator defined without a schema (`m.def("name", &function)`) is not seen;
+the smoke test counts those.
 """
 
 from __future__ import annotations

@@ -26,9 +26,11 @@ def _policies(machine: str) -> WheelPolicies | None:
 
 
 def compute(libraries: Iterable[Library]) -> Policy | None:
-    """The oldest policy whose symbol versions suffice; None without libraries, or for mixed or unknown processors.
+    """The oldest policy whose symbol versions suffice; None without libraries, or for mixed or unknown
+    processors.
 
-    Which *libraries* are needed is not judged here: torch's, CUDA's and the driver's never are in a policy's list.
+    Which *libraries* are needed is not judged here: torch's, CUDA's and the driver's never are in a policy's
+    list.
     """
     readable = [library for library in libraries if library.machine]
     machines = {library.machine for library in readable}
@@ -41,7 +43,7 @@ def compute(libraries: Iterable[Library]) -> Policy | None:
 
 
 def compare(tag: str, computed: Policy) -> Literal["same", "older", "newer", "generic", "foreign"]:
-    """How a tag stands to the computed policy; `older` promises systems on which the libraries do not load."""
+    """How a tag stands to the computed policy; `older` promises systems where they do not load."""
     if tag.startswith("linux_"):
         return "generic"
     for policies in map(_policies, ("x86_64", "aarch64")):

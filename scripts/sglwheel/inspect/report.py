@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,7 +47,7 @@ class Expectation:
     def of(
         cls, recipe: Recipe, *, distribution: str | None = None, version: Version | None = None
     ) -> Expectation:
-        """What a recipe promises; name and version come from upstream's project file and the finishing stage."""
+        """What a recipe promises; name and version are the finishing stage's."""
         architectures = recipe.build.architectures
         return cls(
             torch=recipe.torch.version,
@@ -83,7 +83,9 @@ class Subject:
         )
 
     def operators_of(self, library: Library) -> tuple[str, ...]:
-        """Operators that a library registers, as `namespace::name`, `?::name` where no Python tells the namespace."""
+        """Operators that a library registers, as `namespace::name`, `?::name` where no Python tells the
+        namespace.
+        """
         spaces = Counter(space for top, space, _ in self.wheel.uses if top == library.top_level)
         usual = spaces.most_common(1)[0][0] if spaces else "?"
         calls = {name: space for top, space, name in self.wheel.uses if top == library.top_level}
@@ -99,7 +101,7 @@ class Inspection:
 
     wheel: WheelFile
     libraries: tuple[Library, ...]
-    operators: tuple[str, ...]
+    operators_by_library: Mapping[str, tuple[str, ...]]
     platform: str | None
     """The oldest platform tag that is true, computed from versioned symbols."""
     choices: tuple[Choice, ...]
@@ -110,6 +112,11 @@ class Inspection:
     @property
     def wheel_sha256(self) -> str:
         return self.wheel.sha256
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Operators that the libraries register, as far as their text shows."""
+        return tuple(sorted({name for names in self.operators_by_library.values() for name in names}))
 
     @property
     def ok(self) -> bool:
@@ -201,8 +208,8 @@ class Inspection:
         if self.choices:
             yield ""
             for choice in self.choices:
-                capability = f"{choice.capability[0]}.{choice.capability[1]}"
-                yield f"  GPU {capability:>4}  {choice.library or 'nothing'}  {choice.runs or 'no code for it'}"
+                gpu = f"{choice.capability[0]}.{choice.capability[1]}"
+                yield f"  GPU {gpu:>4}  {choice.library or 'nothing'}  {choice.runs or 'no code for it'}"
         yield ""
         for severity in ("error", "warning", "info"):
             for finding in self.findings:

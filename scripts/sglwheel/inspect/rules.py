@@ -1,4 +1,6 @@
-"""The rules: each looks at a wheel's facts and yields findings. `RULES` is the table, in the order of the report."""
+"""The rules: each looks at a wheel's facts and yields findings. `RULES` is the table, in the order of the
+report.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from sglwheel.inspect import abi, loader, platforms, sonames, undefined
+from sglwheel.inspect import loader, platforms, sonames, undefined
+from sglwheel.inspect.demangle import demangle
 from sglwheel.inspect.libraries import Library
 from sglwheel.inspect.report import Finding, Subject
 from sglwheel.inspect.wheelfile import record_digest
@@ -32,9 +35,13 @@ def archive(subject: Subject) -> Iterator[Finding]:
 def paths(subject: Subject) -> Iterator[Finding]:
     """No file lands outside site-packages, none is there twice."""
     for path in subject.wheel.unsafe:
-        yield Finding("paths", "error", path, "would be installed outside of site-packages", "do not install it")
+        yield Finding(
+            "paths", "error", path, "would be installed outside of site-packages", "do not install it"
+        )
     for path in subject.wheel.duplicates:
-        yield Finding("paths", "error", path, "stands twice in the archive: which one counts is chance", _REBUILD)
+        yield Finding(
+            "paths", "error", path, "stands twice in the archive: which one counts is chance", _REBUILD
+        )
 
 
 def dist_info(subject: Subject) -> Iterator[Finding]:
@@ -42,11 +49,15 @@ def dist_info(subject: Subject) -> Iterator[Finding]:
     wheel = subject.wheel
     if len(wheel.dist_info) != 1:
         found = ", ".join(wheel.dist_info) or "none"
-        yield Finding("dist-info", "error", None, f"must hold one .dist-info directory, holds {found}", _REBUILD)
+        yield Finding(
+            "dist-info", "error", None, f"must hold one .dist-info directory, holds {found}", _REBUILD
+        )
         return
     for name, value in (("METADATA", wheel.metadata), ("WHEEL", wheel.wheel), ("RECORD", wheel.record)):
         if value is None:
-            yield Finding("dist-info", "error", f"{wheel.dist_info[0]}/{name}", "missing or unreadable", _REBUILD)
+            yield Finding(
+                "dist-info", "error", f"{wheel.dist_info[0]}/{name}", "missing or unreadable", _REBUILD
+            )
 
 
 def record(subject: Subject) -> Iterator[Finding]:
@@ -59,18 +70,22 @@ def record(subject: Subject) -> Iterator[Finding]:
     lines = {entry.path: entry for entry in wheel.record}
     damaged = {path for path, _ in wheel.damaged}
     for file in wheel.files:
-        entry = lines.pop(file.path, None)
+        entry = lines.get(file.path)
         if file.path in exempt or file.path in damaged:
             continue
         if entry is None:
             yield Finding("record", "error", file.path, "is not in RECORD", _REBUILD)
         elif entry.digest.split("=")[0] != "sha256":
-            yield Finding("record", "error", file.path, f"RECORD has no sha256 for it, but {entry.digest or 'nothing'}")
+            yield Finding(
+                "record", "error", file.path, f"RECORD has no sha256 for it, but {entry.digest or 'nothing'}"
+            )
         elif entry.digest.rstrip("=") != record_digest(file.sha256):
             yield Finding("record", "error", file.path, "has other content than RECORD says", _REBUILD)
         elif entry.size and entry.size != str(file.size):
-            yield Finding("record", "error", file.path, f"is {file.size} bytes, RECORD says {entry.size}", _REBUILD)
-    for path in sorted(lines.keys() - exempt):
+            yield Finding(
+                "record", "error", file.path, f"is {file.size} bytes, RECORD says {entry.size}", _REBUILD
+            )
+    for path in sorted(lines.keys() - exempt - {file.path for file in wheel.files}):
         yield Finding("record", "error", path, "is in RECORD but not in the wheel", _REBUILD)
 
 
@@ -97,7 +112,12 @@ def _same_name(where: str, distribution: str, version: str, subject: Subject) ->
     name = subject.wheel.name
     assert name is not None
     if canonicalize_name(distribution) != name.distribution:
-        yield Finding("names", "error", where, f"says distribution {distribution!r}, the file name {name.distribution!r}")
+        yield Finding(
+            "names",
+            "error",
+            where,
+            f"says distribution {distribution!r}, the file name {name.distribution!r}",
+        )
     try:
         same = Version(version) == name.version
     except InvalidVersion:
@@ -145,11 +165,18 @@ def requires_torch(subject: Subject) -> Iterator[Finding]:
             continue
         if canonicalize_name(requirement.name) == "torch":
             found.append(requirement)
-    exact = [spec.version for r in found for spec in r.specifier if spec.operator in ("==", "===") and "*" not in spec.version]
+    exact = [
+        spec.version
+        for r in found
+        for spec in r.specifier
+        if spec.operator in ("==", "===") and "*" not in spec.version
+    ]
     if expect.torch is not None:
         if [Version(version) for version in exact] != [expect.torch]:
             said = ", ".join(map(str, found)) or "no torch"
-            yield Finding("requires-torch", "error", "METADATA", f"requires {said}, expected torch=={expect.torch}")
+            yield Finding(
+                "requires-torch", "error", "METADATA", f"requires {said}, expected torch=={expect.torch}"
+            )
     elif not exact:
         said = f"only {', '.join(map(str, found))}" if found else "no torch at all"
         yield Finding(
@@ -164,7 +191,7 @@ def requires_torch(subject: Subject) -> Iterator[Finding]:
             "requires-torch",
             "warning",
             "METADATA",
-            f"requires torch=={exact[0]}, compared with {subject.torch.label}: an installer would replace that torch",
+            f"requires torch=={exact[0]}: an installer would replace {subject.torch.label}",
         )
 
 
@@ -195,7 +222,9 @@ def abi3(subject: Subject) -> Iterator[Finding]:
     name = subject.wheel.name
     if name is None or not any(tag.abi == "abi3" for tag in name.tags):
         return
-    oldest = min((int(tag.interpreter[3:]) for tag in name.tags if re.fullmatch(r"cp3\d+", tag.interpreter)), default=2)
+    oldest = min(
+        (int(tag.interpreter[3:]) for tag in name.tags if re.fullmatch(r"cp3\d+", tag.interpreter)), default=2
+    )
     for library in subject.libraries:
         other = re.search(r"\.(cpython-\d+|cp\d+)[^.]*\.so$", library.path)
         if other:
@@ -231,11 +260,14 @@ def platform(subject: Subject) -> Iterator[Finding]:
                 "platform",
                 "error",
                 None,
-                f"the tag says {tag}, but the libraries need {computed.name}: {platforms.reason(subject.libraries, tag)}",
+                f"the tag says {tag}, but the libraries need {computed.name}: "
+                + platforms.reason(subject.libraries, tag),
                 f"tag it {computed.name}",
             )
         elif verdict == "generic" and computed.name.startswith("manylinux"):
-            yield Finding("platform", "warning", None, f"the tag {tag} says nothing; it could be {computed.name}")
+            yield Finding(
+                "platform", "warning", None, f"the tag {tag} says nothing; it could be {computed.name}"
+            )
         elif verdict == "newer":
             yield Finding("platform", "warning", None, f"the tag says {tag}, {computed.name} would do")
 
@@ -252,7 +284,9 @@ def rpath(subject: Subject) -> Iterator[Finding]:
                 why = "is a path of the build host"
             else:
                 continue
-            yield Finding("rpath", "error", library.path, f"RUNPATH entry {entry!r} {why}", "link with no rpath")
+            yield Finding(
+                "rpath", "error", library.path, f"RUNPATH entry {entry!r} {why}", "link with no rpath"
+            )
 
 
 def needed(subject: Subject) -> Iterator[Finding]:
@@ -264,13 +298,23 @@ def needed(subject: Subject) -> Iterator[Finding]:
     for soname, files in sorted(users.items()):
         origin = sonames.classify(soname, subject.sonames, subject.cuda_major)
         if origin.kind == "unknown":
-            own = sonames.cuda_major(soname)
-            remedy = f"it needs a torch built for CUDA {own}" if own else "link it statically, or leave the library out"
+            own = " or ".join(map(str, sorted(sonames.cuda_majors(soname))))
+            remedy = (
+                f"it needs a torch built for CUDA {own}" if own else "link it statically, or leave it out"
+            )
             yield Finding("needed", "error", _some(files), f"needs {soname}: {origin.text}", remedy)
         elif origin.kind == "python":
-            yield Finding("needed", "error", _some(files), f"needs {soname}: {origin.text}", "extension modules leave it open")
+            yield Finding(
+                "needed",
+                "error",
+                _some(files),
+                f"needs {soname}: {origin.text}",
+                "extension modules leave it open",
+            )
         elif origin.kind == "node":
-            yield Finding("needed", "info", _some(files), f"needs {soname}, which the node must have: {origin.text}")
+            yield Finding(
+                "needed", "info", _some(files), f"needs {soname}, which the node must have: {origin.text}"
+            )
 
 
 def driver(subject: Subject) -> Iterator[Finding]:
@@ -282,8 +326,9 @@ def driver(subject: Subject) -> Iterator[Finding]:
                 "driver",
                 "error",
                 library.path,
-                f"calls {_some(calls)} but does not need libcuda.so.1: on a node it dies with `undefined symbol: {calls[0]}`",
-                "link against a driver stub that defines these symbols; the linker drops an empty one (--as-needed)",
+                f"calls {_some(calls)} but does not need libcuda.so.1: "
+                f"on a node it dies with `undefined symbol: {calls[0]}`",
+                "link against a driver stub that defines them: the linker drops an empty one (--as-needed)",
             )
 
 
@@ -292,15 +337,23 @@ def undefined_symbols(subject: Subject) -> Iterator[Finding]:
     for library in subject.libraries:
         left = undefined.unresolved(library, subject)
         if left:
-            shown = _some([abi.demangle(name) for name in left])
-            yield Finding("undefined", "error", library.path, f"nobody defines {shown}", "a source file or a library is missing at link time")
+            shown = _some([demangle(name) for name in left])
+            yield Finding(
+                "undefined",
+                "error",
+                library.path,
+                f"nobody defines {shown}",
+                "a source file or a library is missing at link time",
+            )
 
 
 def fatbin(subject: Subject) -> Iterator[Finding]:
     """GPU code is stored in a form that can be read to its end."""
     for library in subject.libraries:
         if library.device_error:
-            yield Finding("fatbin", "error", library.path, f"GPU code is corrupt at {library.device_error}", _REBUILD)
+            yield Finding(
+                "fatbin", "error", library.path, f"GPU code is corrupt at {library.device_error}", _REBUILD
+            )
 
 
 def architectures(subject: Subject) -> Iterator[Finding]:
@@ -314,7 +367,9 @@ def architectures(subject: Subject) -> Iterator[Finding]:
         held = set(library.sass) | set(library.ptx)
         missing, extra = sorted(wanted - held), sorted(held - wanted)
         if missing or extra:
-            parts = [f"lacks {' '.join(missing)}"] * bool(missing) + [f"holds {' '.join(extra)} besides"] * bool(extra)
+            parts = [f"lacks {' '.join(missing)}"] * bool(missing) + [
+                f"holds {' '.join(extra)} besides"
+            ] * bool(extra)
             yield Finding(
                 "architectures",
                 "error",
@@ -323,7 +378,12 @@ def architectures(subject: Subject) -> Iterator[Finding]:
                 "a hard-coded architecture list in upstream's CMake: `sglwheel series check` names the patch",
             )
     if subject.libraries and not with_code:
-        yield Finding("architectures", "error", None, f"no library holds GPU code; the recipe says {' '.join(sorted(wanted))}")
+        yield Finding(
+            "architectures",
+            "error",
+            None,
+            f"no library holds GPU code; the recipe says {' '.join(sorted(wanted))}",
+        )
 
 
 def loads(subject: Subject) -> Iterator[Finding]:
@@ -336,9 +396,13 @@ def loads(subject: Subject) -> Iterator[Finding]:
         where = f"compute capability {capability[0]}.{capability[1]}"
         if choice.library is None:
             wanted = loader.variant(capability)
-            yield Finding("loads", "error", None, f"on {where} SGLang loads {wanted}/common_ops, which is not there")
+            yield Finding(
+                "loads", "error", None, f"on {where} SGLang loads {wanted}/common_ops, which is not there"
+            )
         elif choice.runs is None:
-            yield Finding("loads", "error", choice.library, f"SGLang loads it on {where}, for which it has no code")
+            yield Finding(
+                "loads", "error", choice.library, f"SGLang loads it on {where}, for which it has no code"
+            )
 
 
 def torch_abi(subject: Subject) -> Iterator[Finding]:
@@ -370,7 +434,13 @@ def operators(subject: Subject) -> Iterator[Finding]:
     bare = {name.split("::")[1] for name in found if name.startswith("?::")}
     for name in subject.expect.operators:
         if name not in found and name.split("::")[1] not in bare:
-            yield Finding("operators", "error", None, f"no library registers {name}", "the option that compiles it is off, or this pin no longer has it")
+            yield Finding(
+                "operators",
+                "error",
+                None,
+                f"no library registers {name}",
+                "the option that compiles it is off, or this pin no longer has it",
+            )
 
 
 def size(subject: Subject) -> Iterator[Finding]:

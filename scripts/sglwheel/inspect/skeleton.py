@@ -1,7 +1,8 @@
 """Copy a library without its GPU code.
 
-Nine tenths of a large kernel library are cubins, of which only the headers say anything here. Leaving them out as holes of
-a sparse file makes inspecting a 536 MB wheel a matter of inflating and hashing, and keeps 1.6 GB off the disk.
+Nine tenths of a large kernel library are cubins, of which only the headers say anything here. Leaving them
+out as holes of a sparse file makes inspecting a 536 MB wheel a matter of inflating and hashing, and keeps 1.6
+GB off the disk.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from sglwheel.inspect import fatbin
 class SkeletonWriter:
     """Takes a file's bytes in order, writes all but the payloads of fat binaries, and notes what it left out.
 
-    What looks like a fat binary may be something else, or a trap that hides a symbol table: readers of the copy must not
-    touch `holes` (`Elf` refuses to). A container whose headers contradict each other is copied whole.
+    What looks like a fat binary may be something else, or a trap that hides a symbol table: readers of the
+    copy must not touch `holes` (`Elf` refuses to). A container whose headers contradict each other is copied
+    whole.
     """
 
     def __init__(self, sink: BinaryIO) -> None:

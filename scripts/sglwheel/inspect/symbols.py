@@ -1,4 +1,4 @@
-"""Where the exported symbols of a torch build come from: an installed torch, a wheel file, or a stored list."""
+"""Where a torch build's exported symbols come from: an installed torch, a wheel file, or a stored list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from sglwheel.errors import ToolchainError
-from sglwheel.files import write_atomic
+from sglwheel.files import Layout, cache_directory, write_atomic
 from sglwheel.inspect.abi import TorchSymbols
 from sglwheel.inspect.elf import Elf, ElfError
 
@@ -22,15 +22,20 @@ _MAX_LIST = 512 << 20
 
 
 def installed(torch: Path) -> TorchSymbols:
-    """Read an installed torch; `torch` is its package directory, or a virtual environment or site-packages with one.
+    """Read an installed torch; `torch` is its package directory, or a virtual environment or site-packages
+    with one.
 
     torch is not imported. Raises ToolchainError when there is none.
     """
     candidates = [torch, torch / "torch", *sorted(torch.glob("lib/python3*/site-packages/torch"))]
-    package = next((path for path in candidates if (path / "version.py").is_file() and (path / "lib").is_dir()), None)
+    package = next(
+        (path for path in candidates if (path / "version.py").is_file() and (path / "lib").is_dir()), None
+    )
     if package is None:
         raise ToolchainError(
-            "no torch there", where={"directory": str(torch)}, next="name a virtual environment that has torch"
+            "no torch there",
+            where={"directory": str(torch)},
+            next="name a virtual environment that has torch",
         )
     label, cuda = _version((package / "version.py").read_text())
     symbols: set[str] = set()
@@ -43,7 +48,10 @@ def installed(torch: Path) -> TorchSymbols:
 def from_wheel(wheel: Path) -> TorchSymbols:
     """Read a torch wheel file without installing it. Raises ToolchainError for what is not one."""
     try:
-        with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory(prefix="sglwheel-torch-") as scratch:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            tempfile.TemporaryDirectory(prefix="sglwheel-torch-") as scratch,
+        ):
             label, cuda = _version(archive.read("torch/version.py").decode())
             symbols: set[str] = set()
             for member in archive.infolist():
@@ -98,7 +106,9 @@ def load(path: Path) -> TorchSymbols:
             raise ValueError("not a symbol list")
     except (OSError, lzma.LZMAError, ValueError) as error:
         raise ToolchainError(f"cannot read the symbol list: {error}", where={"file": str(path)}) from error
-    return TorchSymbols(match[1], None if match[2] == "none" else match[2], frozenset(rest.split("\n")) - {""})
+    return TorchSymbols(
+        match[1], None if match[2] == "none" else match[2], frozenset(rest.split("\n")) - {""}
+    )
 
 
 class Store:
@@ -125,3 +135,35 @@ class Store:
                 next="pass an environment that has it, or a torch wheel",
             )
         return load(self._files[matching[-1]])
+
+
+def shipped() -> Path:
+    """Symbol lists of common torch releases that come with the tool."""
+    return Path(__file__).parents[1] / "data" / "torch"
+
+
+def store(layout: Layout) -> Store:
+    """The lists of this checkout's cache, and those that come with the tool."""
+    return Store((layout.cache / "torch-symbols", shipped()))
+
+
+def find(text: str, layout: Layout) -> TorchSymbols:
+    """What `--torch` names: a torch wheel, a symbol list, an environment with torch, or a stored version.
+
+    A list that was read is kept in the cache. Raises ToolchainError.
+    """
+    path = Path(text)
+    if path.is_dir():
+        return _kept(installed(path), layout)
+    if path.suffix == ".whl":
+        return _kept(from_wheel(path), layout)
+    if text.endswith(_SUFFIX):
+        return load(path)
+    return store(layout).get(text)
+
+
+def _kept(torch: TorchSymbols, layout: Layout) -> TorchSymbols:
+    directory = cache_directory(layout.cache / "torch-symbols")
+    if not (directory / f"torch-{torch.label}{_SUFFIX}").is_file():
+        save(torch, directory)
+    return torch

@@ -13,14 +13,17 @@ from sglwheel.inspect.report import Subject
 _PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 # cuMemFree, cuGetProcAddress_v2; not cudaFree, cublasCreate or cuFileOpen.
 _DRIVER = re.compile(r"cu(?!File)[A-Z]\w*")
-# What the CUDA wheels beside torch define, by prefix. They are in torch's own NEEDED, so they are loaded already.
+# What the CUDA wheels beside torch define, by prefix. They are in torch's own NEEDED, so they are loaded
+# already.
 _CUDA = re.compile(
     r"(cuda[A-Z]|__cuda|cublas|curand|cufft|cusparse|cusolver|nvrtc|nvJitLink|__nvJitLink|nccl|pnccl|cudnn|cuFile|nvtx"
     r"|cupti|nvshmem)\w*"
 )
 _NODE = {re.compile(r"numa_\w+|move_pages|mbind"): "libnuma.so.1", re.compile(r"ibv_\w+"): "libibverbs.so.1"}
 _NVML = re.compile(r"nvml[A-Z]\w*")
-_STANDARD = re.compile(r"_ZT?[IVSv]?N?K?S[tabsiod]\w*|_Z(nw|na|dl|da)\w+|__cxa_\w+|__gxx_\w+|_ZTVN10__cxxabiv\w*|_Unwind_\w+")
+_STANDARD = re.compile(
+    r"_ZT?[IVSv]?N?K?S[tabsiod]\w*|_Z(nw|na|dl|da)\w+|__cxa_\w+|__gxx_\w+|_ZTVN10__cxxabiv\w*|_Unwind_\w+"
+)
 
 
 def _open(library: Library) -> Iterator[str]:
@@ -41,7 +44,9 @@ def driver_calls(library: Library) -> tuple[str, ...]:
 
 def torch_symbols(library: Library, subject: Subject) -> tuple[str, ...]:
     """Symbols that torch has to define."""
-    return tuple(sorted(name for name in _open(library) if not _by_others(name, library, subject) and is_torch(name)))
+    return tuple(
+        sorted(name for name in _open(library) if not _by_others(name, library, subject) and is_torch(name))
+    )
 
 
 def torch_causes(subject: Subject) -> tuple[Cause, ...]:
@@ -57,12 +62,19 @@ def torch_causes(subject: Subject) -> tuple[Cause, ...]:
 def unresolved(library: Library, subject: Subject) -> tuple[str, ...]:
     """Symbols that nobody defines, as far as files can tell."""
     return tuple(
-        sorted(name for name in _open(library) if not _by_others(name, library, subject) and not is_torch(name))
+        sorted(
+            name for name in _open(library) if not _by_others(name, library, subject) and not is_torch(name)
+        )
     )
 
 
 def _by_others(name: str, library: Library, subject: Subject) -> bool:
-    if _PYTHON.fullmatch(name) or _DRIVER.fullmatch(name) or _CUDA.fullmatch(name) or name in library.exported:
+    if (
+        _PYTHON.fullmatch(name)
+        or _DRIVER.fullmatch(name)
+        or _CUDA.fullmatch(name)
+        or name in library.exported
+    ):
         return True
     if _STANDARD.fullmatch(name):
         return "libstdc++.so.6" in library.needed or "libgcc_s.so.1" in library.needed

@@ -1,7 +1,7 @@
 """Read a wheel once: names, RECORD, the hash of every file, and its libraries laid out for inspection.
 
-A wheel may come from anywhere: nothing of it is executed, sizes are bounded before anything is unpacked, and paths inside
-it never become paths on this host.
+A wheel may come from anywhere: nothing of it is executed, sizes are bounded before anything is unpacked, and
+paths inside it never become paths on this host.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RecordEntry:
 class WheelFile:
     """Everything that a wheel says about itself, and what it really holds; the rules compare the two."""
 
-    file_name: str
+    path: Path
     sha256: str
     size: int
     name: Name | None
@@ -93,8 +93,14 @@ class WheelFile:
     """(top-level package, namespace, operator): which torch operators its Python calls."""
 
     @property
+    def file_name(self) -> str:
+        return self.path.name
+
+    @property
     def requires(self) -> tuple[str, ...]:
-        return tuple(map(str, self.metadata.get_all("Requires-Dist", ()))) if self.metadata is not None else ()
+        return (
+            tuple(map(str, self.metadata.get_all("Requires-Dist", ()))) if self.metadata is not None else ()
+        )
 
     @property
     def wheel_tags(self) -> frozenset[Tag]:
@@ -110,10 +116,12 @@ class WheelFile:
 
 
 def read(path: Path, analyse: Analyse) -> WheelFile:
-    """Stream every file of a wheel through SHA-256 and hand each ELF file to `analyse(path in the wheel, copy, holes)`.
+    """Stream every file of a wheel through SHA-256 and hand each ELF file to `analyse(path in the wheel,
+    copy, holes)`.
 
-    The copy lacks GPU code at `holes` and is deleted when `analyse` returns, so at most a few libraries lie on disk at a time. `analyse` runs in worker
-    threads. Raises InspectionError for what is not a wheel at all, or is built to exhaust the host.
+    The copy lacks GPU code at `holes` and is deleted when `analyse` returns, so at most a few libraries lie
+    on disk at a time. `analyse` runs in worker threads. Raises InspectionError for what is not a wheel at
+    all, or is built to exhaust the host.
     """
     try:
         size = path.stat().st_size
@@ -139,7 +147,7 @@ def read(path: Path, analyse: Analyse) -> WheelFile:
             digest = whole.result()
         files = tuple(done[index] for index in range(len(members)))
     return WheelFile(
-        file_name=path.name,
+        path=path,
         sha256=digest,
         size=size,
         name=_parse_name(path.name),
@@ -248,7 +256,12 @@ def _is_text(name: str) -> bool:
 def _unsafe(name: str) -> bool:
     path = PurePosixPath(name)
     return (
-        path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not name or ":" in path.parts[0]
+        path.is_absolute()
+        or ".." in path.parts
+        or "\\" in name
+        or "\0" in name
+        or not name
+        or ":" in path.parts[0]
     )
 
 
@@ -278,7 +291,7 @@ def _record(texts: dict[str, bytes]) -> tuple[RecordEntry, ...] | None:
         return None
     rows = csv.reader(io.StringIO(content.decode("utf-8", "replace"), newline=""))
     try:
-        return tuple(RecordEntry(*(row + ["", "", ""])[:3]) for row in rows if row)
+        return tuple(RecordEntry(*[*row, "", "", ""][:3]) for row in rows if row)
     except csv.Error:
         return None
 

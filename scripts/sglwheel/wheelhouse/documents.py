@@ -7,7 +7,7 @@ ours is spliced as text. A spliced document equals the one written whole; tests 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class Document:
     separator: str = "\n"
     key: Callable[[str], str] = build_key
     newest_first: bool = False
+    holds: Callable[[Record], bool] = lambda _: True
 
     def whole(self, records: Iterable[Record]) -> str:
         """The document of all records, oldest first."""
@@ -44,7 +45,7 @@ class Document:
         return self._join(lines[::-1] if self.newest_first else lines)
 
     def spliced(self, text: str, changed: Iterable[Record]) -> str | None:
-        """The document after these releases changed or came, oldest first; None if `text` is not surely ours."""
+        """The document after these releases, oldest first, came or changed; None if it may not be ours."""
         _, opened, rest = text.partition(f"{self.opening}\n")
         body, closed, _ = rest.rpartition(f"\n{self.closing}")
         if not opened or not closed:
@@ -75,24 +76,21 @@ class Document:
         return f"{head}{self.opening}\n{self.separator.join(lines)}\n{self.closing}{tail}"
 
 
-def update(
-    documents: Iterable[Document], changed: Mapping[str, Record], everything: Callable[[], list[Record]]
-) -> None:
-    """Bring documents up to date in their order: by splicing, or whole where that is not sure to be right."""
-    for document in documents:
-        try:
-            text = document.spliced(document.path.read_text("utf-8"), changed.values())
-        except (OSError, UnicodeDecodeError):
-            text = None
-        write_changed(document.path, document.whole(everything()) if text is None else text)
+def write_changed(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write only what changed: an untouched file keeps its time, and with it caches of clients and mirrors.
 
-
-def write_changed(path: Path, text: str) -> None:
-    """Write only what changed: an untouched file keeps its time, and with it the caches of clients and mirrors."""
+    Without `durable` the bytes are on the disk only after the caller's `os.sync()`.
+    """
     data = text.encode()
     try:
         if path.stat().st_size == len(data) and path.read_bytes() == data:
             return
     except OSError:
         pass
-    files.write_atomic(path, data)
+    if durable:
+        files.write_atomic(path, data)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_bytes(data)
+    temporary.replace(path)

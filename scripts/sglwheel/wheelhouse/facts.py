@@ -29,7 +29,7 @@ def facts(wheel: WheelFile, inspection: Any, smoke: Any) -> dict[str, Any]:
     }
     if not extra["architectures"]:
         extra["architectures"] = tuple(item for item in segments if item.startswith("sm"))
-    return {"checks": (*_checks("inspection", inspection), *_checks("smoke", smoke)), "extra": extra}
+    return {"checks": (*checks("inspection", inspection), *checks("smoke", smoke)), "extra": extra}
 
 
 def _patches(value: Any) -> tuple[tuple[str, str], ...]:
@@ -41,7 +41,8 @@ def _patches(value: Any) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _checks(kind: str, report: Any) -> Iterable[tuple[str, str]]:
+def checks(kind: str, report: Any) -> Iterable[tuple[str, str]]:
+    """Names and outcomes of a report's checks; a skipped one keeps its reason."""
     value = json.loads(report) if isinstance(report, str) else report
     if not isinstance(value, Mapping):
         return

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from sglwheel.errors import WheelhouseError
 from sglwheel.wheelhouse.record import Record, Release
 
 _LOCK_PATIENCE_S = 600.0
+_SERIAL = re.compile(r'"serial":(\d+)')
 
 
 class Wheelhouse:
@@ -119,15 +121,30 @@ class Wheelhouse:
 
     def next_serial(self) -> int:
         """Needs the lock."""
-        return 1 + max((record.serial for record in self.records().values()), default=0)
+        try:
+            known = [int(number) for number in _SERIAL.findall(self.catalogue.read_text("utf-8"))]
+        except (OSError, UnicodeDecodeError):
+            known = []
+        flight = [id for id in self.in_flight() if (self.builds / id).is_dir()]
+        return 1 + max([*known, *(self.read(id).serial for id in flight)], default=0)
 
     def records(self) -> dict[str, Record]:
-        """All records: from the catalogue, except where the journal or the directory say that it is behind."""
+        """All records: from the catalogue, except where journal or directory say that it is behind."""
         ids = self.ids()
         cached = self._cached()
         for id in self.in_flight():
             cached.pop(id, None)
         return {id: cached[id] if id in cached else self.read(id) for id in ids}
+
+    def matching(self, line: str, public: str, build: str) -> list[Record]:
+        """Records of a line's one generation, without parsing the whole catalogue."""
+        try:
+            listed = self.catalogue.read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            return list(self.records().values())
+        needles = (f'"line":{json.dumps(line)}', f'"version":"{public}+', f'.{build}"')
+        found = [item.rstrip(",") for item in listed if all(needle in item for needle in needles)]
+        return [Record.parse(item, where=self.catalogue) for item in found]
 
     def _cached(self) -> dict[str, Record]:
         try:
@@ -143,7 +160,7 @@ class Wheelhouse:
         return self.root / record.filename
 
     def expose(self, record: Record) -> None:
-        """Make the flat directory show the wheel exactly when resolvers may find it; syncing is the caller's."""
+        """Make the flat directory show the wheel exactly when resolvers may find it. The caller syncs."""
         flat = self.flat(record)
         try:
             if not record.available:

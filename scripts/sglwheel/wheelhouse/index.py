@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,56 +20,74 @@ from urllib.parse import quote
 import jinja2
 
 from sglwheel import __version__, files
-from sglwheel.wheelhouse.documents import Document, build_key, update, write_changed
+from sglwheel.wheelhouse.documents import Document, write_changed
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.lines import ANYWHERE, Lines
-from sglwheel.wheelhouse.record import Record, release_id
+from sglwheel.wheelhouse.record import Record
+from sglwheel.wheelhouse.wheelfile import release_id
 
 _SPLIT = "@releases@"
+_quoted = functools.lru_cache(maxsize=4096)(quote)
 
 
-def refresh(house: Wheelhouse, *, fresh: bool = False) -> None:
-    """Bring everything derived up to date with the releases in flight; the page last. Needs the lock.
+def derive(house: Wheelhouse, *, fresh: bool = False) -> list[Record]:
+    """Bring all but lines and page up to date with the releases in flight; return those. Needs the lock.
 
     `fresh` reads and writes all of it, as does a wheelhouse that another version of the tool wrote, or whose
     catalogue does not list what is on disk.
     """
     flight = [id for id in house.in_flight() if (house.builds / id).is_dir()]
-    changed = {record.id: record for record in sorted(map(house.read, flight), key=Record.order)}
-    if fresh or not _current(house, changed):
-        changed = {record.id: record for record in sorted(map(house.read, house.ids()), key=Record.order)}
-        _write_all(house, list(changed.values()))
-        return
-    _subindexes(house, changed.values())
-
-    @functools.cache
-    def everything() -> list[Record]:
-        return sorted(house.records().values(), key=Record.order)
-
+    changed = sorted(map(house.read, flight), key=Record.order)
+    if fresh or not _current(house, flight):
+        # One sync for all instead of several for each; the stamp comes back when all of it is on the disk.
+        house.stamp.unlink(missing_ok=True)
+        changed = sorted(map(house.read, house.ids()), key=Record.order)
+    whole = not house.stamp.is_file()
+    _subindexes(house, changed, durable=not whole)
     # The catalogue first: it decides whether the next refresh may splice, so it must not be behind the rest
     # while the journal still names what is missing there.
-    update([catalogue(house.root)], changed, everything)
-    for project in sorted({record.project for record in changed.values()}):
-        only = {id: record for id, record in changed.items() if record.project == project}
-        update(
-            simple_documents(house.root, project),
-            only,
-            lambda project=project: [record for record in everything() if record.project == project],  # type: ignore[misc]
-        )
+    _update([catalogue(house.root)], changed, house, whole=whole)
+    for project in sorted({record.project for record in changed}):
+        members = [record for record in changed if record.project == project]
+        _update(simple_documents(house.root, project), members, house, whole=whole)
     _project_list(house)
-    update([page(house.root)], changed, everything)
+    return changed
 
 
-def _write_all(house: Wheelhouse, records: list[Record]) -> None:
-    _subindexes(house, records)
-    for project in sorted({record.project for record in records}):
-        members = [record for record in records if record.project == project]
-        for document in simple_documents(house.root, project):
-            write_changed(document.path, document.whole(members))
-    _project_list(house)
-    for document in (catalogue(house.root), page(house.root)):
-        write_changed(document.path, document.whole(records))
+def write_page(
+    house: Wheelhouse, changed: Iterable[Record], lines: Iterable[Any], *, fresh: bool = False
+) -> None:
+    """Write `index.html`, last of all, and say that everything is in step."""
+    whole = fresh or not house.stamp.is_file()
+    _update([page(house.root, lines)], list(changed), house, whole=whole)
     write_changed(house.stamp, _stamp())
+
+
+def line_files(name: str, records: list[Record]) -> dict[str, str]:
+    """The files of `lines/<name>/`: a page with flat links, and a simple index of the same wheels."""
+    projects = sorted({record.project for record in records})
+    texts = {
+        "index.html": render("line.html", name=name, records=records),
+        "simple/index.html": render("simple.html", projects=projects),
+    }
+    for project in projects:
+        head, tail = _project_frame(project)
+        anchors = [_anchor(record, "../../") for record in records if record.project == project]
+        texts[f"simple/{project}/index.html"] = "\n".join([head, *anchors, tail])
+    return texts
+
+
+def _update(documents: Iterable[Document], changed: list[Record], house: Wheelhouse, *, whole: bool) -> None:
+    """Write documents in their order: spliced, or whole where that is not sure to be right."""
+    for document in documents:
+        text = None
+        if not whole:
+            with suppress(OSError, UnicodeDecodeError):
+                text = document.spliced(document.path.read_text("utf-8"), changed)
+        if text is None:
+            shown = changed if whole else sorted(house.records().values(), key=Record.order)
+            text = document.whole(record for record in shown if document.holds(record))
+        write_changed(document.path, text)
 
 
 def _current(house: Wheelhouse, changed: Iterable[str]) -> bool:
@@ -89,12 +109,15 @@ def _stamp() -> str:
     return digest.hexdigest()
 
 
-def _subindexes(house: Wheelhouse, records: Iterable[Record]) -> None:
+def _subindexes(house: Wheelhouse, records: Iterable[Record], *, durable: bool = True) -> None:
     for record in records:
         house.expose(record)
         for path, text in subindex(record).items():
-            write_changed(house.builds / record.id / path, text)
-    files.sync_directory(house.root)
+            write_changed(house.builds / record.id / path, text, durable=durable)
+    if durable:
+        files.sync_directory(house.root)
+    else:
+        os.sync()
 
 
 def _project_list(house: Wheelhouse) -> None:
@@ -114,11 +137,16 @@ def subindex(record: Record) -> dict[str, str]:
     head, tail = _project_frame(record.project)
     return {
         "index.html": render(
-            "build.html", record=record, file=quote(record.filename), lines=Lines(record, ANYWHERE)
+            "build.html", record=record, file=_quoted(record.filename), lines=Lines(record, ANYWHERE)
         ),
         f"simple/{record.project}/index.html": f"{head}\n{_anchor(record, '../../')}\n{tail}",
-        "simple/index.html": render("simple.html", projects=[record.project]),
+        "simple/index.html": _single(record.project),
     }
+
+
+@functools.cache
+def _single(project: str) -> str:
+    return render("simple.html", projects=[project])
 
 
 def catalogue(root: Path) -> Document:
@@ -137,6 +165,9 @@ def catalogue(root: Path) -> Document:
 def simple_documents(root: Path, project: str) -> tuple[Document, Document]:
     """`simple/<project>/`: PEP 691 and 700 as JSON; PEP 503 with 592, 658 and 714 as HTML."""
 
+    def holds(record: Record) -> bool:
+        return record.project == project
+
     def json_line(record: Record) -> str | None:
         return None if record.removed else json.dumps(_entry(record))
 
@@ -153,34 +184,41 @@ def simple_documents(root: Path, project: str) -> tuple[Document, Document]:
     directory = root / "simple" / project
     return (
         Document(
-            directory / "index.json", json_line, json_frame, opening='files": [', closing="]", separator=",\n"
+            directory / "index.json",
+            json_line,
+            json_frame,
+            opening='files": [',
+            closing="]",
+            separator=",\n",
+            holds=holds,
         ),
         Document(
             directory / "index.html",
             line=lambda record: None if record.removed else _anchor(record, f"../../builds/{record.id}/"),
             frame=lambda _: _project_frame(project),
+            holds=holds,
         ),
     )
 
 
-def page(root: Path) -> Document:
-    """`index.html`: for people, and the flat links for clients. A yanked wheel has no link that they follow."""
+def page(root: Path, lines: Iterable[Any] = ()) -> Document:
+    """`index.html`: for people, and the flat links for clients, which have none to a yanked wheel."""
     row = _environment().get_template("row.html")
 
     def line(record: Record) -> str | None:
         if record.removed:
             return None
-        text = row.render(record=record, href=f"builds/{record.id}/{quote(record.filename)}")
+        text = row.render(record=record, href=f"builds/{record.id}/{_quoted(record.filename)}")
         return "".join(part.strip() for part in text.splitlines())
 
-    head, _, tail = render("page.html", split=_SPLIT).partition(_SPLIT)
+    head, _, tail = render("page.html", split=_SPLIT, lines=list(lines)).partition(_SPLIT)
     return Document(root / "index.html", line, lambda _: (head, tail), newest_first=True)
 
 
 def _entry(record: Record) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "filename": record.filename,
-        "url": f"../../builds/{record.id}/{quote(record.filename)}",
+        "url": f"../../builds/{record.id}/{_quoted(record.filename)}",
         "hashes": {"sha256": record.sha256},
         "size": record.size,
         "upload-time": record.published.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -191,7 +229,7 @@ def _entry(record: Record) -> dict[str, Any]:
 
 
 def _anchor(record: Record, base: str) -> str:
-    href = f"{base}{quote(record.filename)}"
+    href = f"{base}{_quoted(record.filename)}"
     return _environment().get_template("anchor.html").render(record=record, href=href)
 
 

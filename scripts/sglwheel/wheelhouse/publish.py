@@ -16,6 +16,7 @@ from sglwheel.wheelhouse import index
 from sglwheel.wheelhouse.facts import facts
 from sglwheel.wheelhouse.house import Wheelhouse, copy_synced, unusable
 from sglwheel.wheelhouse.record import Record, Release
+from sglwheel.wheelhouse.settle import settle
 from sglwheel.wheelhouse.wheelfile import WheelFile
 
 
@@ -106,7 +107,7 @@ def _publish(house: Wheelhouse, wheel: WheelFile, record: Record, results: Mappi
                     _write(staged / "release.json", record.to_json().encode())
                     staged.rename(home)
                     files.sync_directory(house.builds)
-                index.refresh(house)
+                settle(house)
     release = Release(house.root, record)
     shown = [release.path, *([house.flat(record)] if record.available else [])]
     if any(files.sha256(path) != record.sha256 for path in shown):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,9 +108,8 @@ class Record(_Table):
         return self.serial, self.filename
 
     def with_event(self, what: str, detail: str = "", **changes: Any) -> Record:
-        """The record after something happened to the release. Time never runs backwards in it."""
-        now = datetime.now(UTC).replace(microsecond=0)
-        when = max([now, *(event.when for event in self.events)])
+        """The record after something happened to the release."""
+        when = now(event.when for event in self.events)
         event = Event(when=when, what=what, detail=detail)  # type: ignore[arg-type]
         return self.model_copy(update={**changes, "events": (*self.events, event)})
 
@@ -161,6 +160,11 @@ class Record(_Table):
             **(extra or {}),
         )
         return record.with_event("published", record.status)
+
+
+def now(after: Iterable[datetime] = ()) -> datetime:
+    """The time to write down: whole seconds, and never before what was written down already."""
+    return max([datetime.now(UTC).replace(microsecond=0), *after])
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -11,34 +10,34 @@ namespace tinyfmt {
 
 namespace detail {
 
-inline void put(std::ostream& out, const tinyview::Extent& extent) {
-  out << '[' << extent.rows << ", " << extent.columns << ']';
+inline std::string text(std::string_view value) { return std::string(value); }
+inline std::string text(long long value) { return std::to_string(value); }
+inline std::string text(int value) { return std::to_string(value); }
+
+inline std::string text(const tinyview::Extent& extent) {
+  return "[" + std::to_string(extent.rows) + ", " + std::to_string(extent.columns) + "]";
 }
 
-template <typename T>
-void put(std::ostream& out, const T& value) {
-  out << value;
-}
-
-inline void fill(std::ostream& out, std::string_view pattern) { out << pattern; }
+inline void render(std::string& out, std::string_view pattern) { out += pattern; }
 
 template <typename First, typename... Rest>
-void fill(std::ostream& out, std::string_view pattern, const First& first, const Rest&... rest) {
+void render(std::string& out, std::string_view pattern, const First& first, const Rest&... rest) {
   const auto hole = pattern.find("{}");
-  out << pattern.substr(0, hole);
+  out += pattern.substr(0, hole);
   if (hole == std::string_view::npos) return;
-  put(out, first);
-  fill(out, pattern.substr(hole + 2), rest...);
+  out += text(first);
+  render(out, pattern.substr(hole + 2), rest...);
 }
 
 }  // namespace detail
 
 // Replace each `{}` by the next argument; arguments without a hole are dropped.
+// Strings only, no streams: those crash where a library carries a second, static libstdc++.
 template <typename... Args>
 std::string format(std::string_view pattern, const Args&... args) {
-  std::ostringstream out;
-  detail::fill(out, pattern, args...);
-  return out.str();
+  std::string out;
+  detail::render(out, pattern, args...);
+  return out;
 }
 
 }  // namespace tinyfmt

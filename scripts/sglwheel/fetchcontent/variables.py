@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sglwheel.cmake import UNKNOWN
+from sglwheel.fetchcontent.cmake import UNKNOWN
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from sglwheel import cmake
-from sglwheel.cmake import UNKNOWN, Argument, Block, Command, If, Statement
-from sglwheel.conditions import Condition
-from sglwheel.variables import Variables
+from sglwheel.fetchcontent import cmake
+from sglwheel.fetchcontent.cmake import UNKNOWN, Argument, Block, Command, If, Statement
+from sglwheel.fetchcontent.conditions import Condition
+from sglwheel.fetchcontent.variables import Variables
 
 DEPTH = 64
 """Files and functions inside each other; CMake itself stops at 1000."""

@@ -7,6 +7,7 @@ import json
 import os
 import posixpath
 import re
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ _LICENSE = re.compile(r"(licen[cs]e|copying|notice|authors|thirdparty|third[_-]p
 
 @dataclass(frozen=True)
 class Request:
-    """What is wanted of a commit: paths (`.` is everything), and submodules beyond those that paths pass through."""
+    """What is wanted of a commit: paths (`.` is everything), and submodules that no path passes through."""
 
     paths: frozenset[str]
     submodules: tuple[str, ...] = ()
@@ -57,7 +58,7 @@ def export(
     *,
     prefix: str = "",
 ) -> tuple[tuple[Piece, ...], int]:
-    """Write the wanted files below `into`; return what they are and the bytes received. Raises SourceError."""
+    """Write the wanted files below `into`; return what they are and the bytes received."""
     received = store.commit(commit)
     entries = {entry.path: entry for entry in store.entries(commit)}
     links = {path: entry for path, entry in entries.items() if entry.kind == "commit"}
@@ -79,10 +80,9 @@ def export(
                     f"submodule {path} has no url in .gitmodules", where={"commit": commit, "url": store.url}
                 )
             child = GitStore.open(_absolute(store.url, urls[path]), layout, mirrors)
-            more, count = export(
-                child, CommitId.parse(links[path].object), Request(frozenset(paths)), into / path, layout, mirrors,
-                prefix=posixpath.join(prefix, path),
-            )  # fmt: skip
+            wanted, inside = CommitId.parse(links[path].object), posixpath.join(prefix, path)
+            request = Request(frozenset(paths))
+            more, count = export(child, wanted, request, into / path, layout, mirrors, prefix=inside)
             pieces += more
             received += count
     return tuple(pieces), received
@@ -96,16 +96,11 @@ def identity(pieces: Sequence[Piece]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def license_files(root: Path, pieces: Sequence[Piece]) -> tuple[Path, ...]:
+def license_files(root: Path, pieces: Sequence[Piece] = ()) -> tuple[Path, ...]:
     """Licences and notices at the top of each piece."""
-    found: list[Path] = []
-    for piece in pieces:
-        found += [
-            item
-            for item in sorted((root / piece.path).iterdir())
-            if item.is_file() and _LICENSE.match(item.name)
-        ]
-    return tuple(found)
+    tops = [root / piece.path for piece in pieces] or [root]
+    found = (item for top in tops for item in sorted(top.iterdir()) if item.is_file())
+    return tuple(item for item in found if _LICENSE.match(item.name))
 
 
 def _submodule_paths(request: Request, links: Mapping[str, Entry]) -> dict[str, set[str]]:
@@ -159,27 +154,16 @@ def _index(store: GitStore, entries: Sequence[Entry], index: Path) -> dict[str, 
 
 def _checkout(store: GitStore, entries: Sequence[Entry], into: Path) -> None:
     into.mkdir(parents=True, exist_ok=True)
-    index = into / ".sglwheel-index"
-    try:
-        env = _index(store, entries, index)
-        Git(into).run(
-            f"--git-dir={store.git.path}",
-            f"--work-tree={into}",
-            "checkout-index",
-            "--all",
-            "--quiet",
-            env=env,
-        )
-    finally:
-        index.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        env = _index(store, entries, Path(scratch) / "index")
+        words = (f"--git-dir={store.git.path}", f"--work-tree={into}", "checkout-index", "--all", "--quiet")
+        Git(into).run(*words, env=env)
 
 
 def _write_tree(store: GitStore, entries: Sequence[Entry]) -> str:
-    index = store.git.path / f"index-{os.getpid()}-{hashlib.sha256(repr(entries).encode()).hexdigest()[:12]}"
-    try:
-        return store.git.run("write-tree", "--missing-ok", env=_index(store, entries, index)).stdout.strip()
-    finally:
-        index.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        env = _index(store, entries, Path(scratch) / "index")
+        return store.git.run("write-tree", "--missing-ok", env=env).stdout.strip()
 
 
 def _submodule_urls(store: GitStore, commit: CommitId) -> dict[str, str]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sglwheel.cmake import UNKNOWN
 from sglwheel.errors import SourceError
+from sglwheel.fetchcontent.cmake import UNKNOWN
 
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.+-]*")
 _KEYWORDS = frozenset(

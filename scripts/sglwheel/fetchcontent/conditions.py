@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
-from sglwheel.cmake import UNKNOWN, Argument, Lookup, expand, split
+from sglwheel.fetchcontent.cmake import UNKNOWN, Argument, Lookup, expand, split
 
 _TRUE = frozenset({"1", "ON", "YES", "TRUE", "Y"})
 _FALSE = frozenset({"", "0", "OFF", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"})

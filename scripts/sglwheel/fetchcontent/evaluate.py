@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
-from sglwheel.cmake import UNKNOWN, split
-from sglwheel.variables import Variables
+from sglwheel.fetchcontent.cmake import UNKNOWN, split
+from sglwheel.fetchcontent.variables import Variables
 
 # Known to change no variable, or only names that nobody asks for.
 _INERT = frozenset(

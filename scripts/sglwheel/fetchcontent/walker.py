@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from sglwheel import cmake, evaluate
-from sglwheel.cmake import UNKNOWN, Command, Statement
 from sglwheel.errors import SourceError
-from sglwheel.evaluate import join
-from sglwheel.fetchcontent import Declaration, Plan, Tree, parse_declaration
-from sglwheel.interpreter import DEPTH, Interpreter, Return
-from sglwheel.variables import Environment, Variables
+from sglwheel.fetchcontent import cmake, evaluate
+from sglwheel.fetchcontent.cmake import UNKNOWN, Command, Statement
+from sglwheel.fetchcontent.declaration import Declaration, Plan, Tree, parse_declaration
+from sglwheel.fetchcontent.evaluate import join
+from sglwheel.fetchcontent.interpreter import DEPTH, Interpreter, Return
+from sglwheel.fetchcontent.variables import Environment, Variables
 
 # Fetched sources, and the project itself, while nobody knows where they will lie.
 _FETCHED = "/.sglwheel-fetched/"

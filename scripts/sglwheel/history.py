@@ -1,0 +1,263 @@
+"""Upstream's history as far as it touches some files, following them when their directory moves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import PurePosixPath
+
+from sglwheel.errors import PatchError, UsageError
+from sglwheel.git import Git
+from sglwheel.types import CommitId
+
+# Beside the patched files: where a build's architectures, libraries, sources and requirements are declared.
+WATCHED = ("CMakeLists.txt", "cmake", "pyproject.toml")
+_PULL = re.compile(r"\(#(\d+)\)|^Merge pull request #(\d+)")
+_EMPTY = "0" * 40
+_FORMAT = "--format=%x01%H%x00%ct%x00%s"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit as a person refers to it."""
+
+    id: CommitId
+    date: datetime
+    subject: str
+
+    @property
+    def pull_request(self) -> int | None:
+        """The number at the end of a squashed commit's subject, or of a merge's."""
+        found = _PULL.findall(self.subject)
+        return int(found[-1][0] or found[-1][1]) if found else None
+
+
+@dataclass(frozen=True)
+class Step:
+    """The files of interest at one commit.
+
+    `paths` maps each file by its first name to where it is now, `blobs` each present path to its content's
+    id, `directory` is the source directory then, or None when it is gone without a trace.
+    """
+
+    commit: Commit
+    directory: str | None
+    paths: Mapping[str, str]
+    blobs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class History:
+    """The first step is the start of the range; each further one touched a file of interest."""
+
+    steps: tuple[Step, ...]
+    end: Commit
+    commits: int
+
+
+@dataclass
+class _Where:
+    """The names and contents of the files while the walk goes on."""
+
+    directory: str | None
+    paths: dict[str, str]
+    blobs: dict[str, str] = field(default_factory=dict)
+
+    def freeze(self, commit: Commit) -> Step:
+        return Step(commit, self.directory, dict(self.paths), dict(self.blobs))
+
+    def specs(self) -> list[str]:
+        watched = [f"{self.directory}/{name}" for name in WATCHED] if self.directory else []
+        return sorted({*self.paths.values(), *watched})
+
+
+def resolve(git: Git, text: str, *, tip: str, option: str) -> CommitId:
+    """A commit by id, branch, tag, or date (the last one of `tip`'s main line before that day, in UTC).
+
+    Raises UsageError for what is unknown or ambiguous.
+    """
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+        try:
+            day = datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
+        except ValueError:
+            raise UsageError(f"{option} {text}: no such date") from None
+        before = f"--before={int(day.timestamp())}"
+        found = git.run("rev-list", "-1", "--first-parent", before, tip).stdout.strip()
+        if not found:
+            raise UsageError(f"{option} {text}: upstream has no commit that old")
+        return CommitId.parse(found)
+    for candidate in (text, f"refs/remotes/origin/{text}"):
+        done = git.run(
+            "rev-parse", "--verify", "--end-of-options", f"{candidate}^{{commit}}", accept=(0, 1, 128)
+        )
+        if done.returncode == 0:
+            return CommitId.parse(done.stdout.strip())
+        if "ambiguous" in done.stderr:
+            hints = re.findall(r"^hint:\s+([0-9a-f]{7,40}) commit (.*)$", done.stderr, re.MULTILINE)
+            raise UsageError(
+                f"{option} {text!r} is ambiguous", where=dict(hints),
+                next="give more digits",
+            )  # fmt: skip
+    raise UsageError(
+        f"{option} {text!r} names no commit of upstream",
+        next="give a commit id, a branch, a tag, or a date like 2026-03-06",
+    )
+
+
+def describe(git: Git, commit: str) -> Commit:
+    """A commit with its date and subject."""
+    done = git.run("log", "-1", "--no-walk", _FORMAT, "--end-of-options", commit, failure=PatchError)
+    return _commit(done.stdout)
+
+
+def walk(git: Git, start: CommitId, end: CommitId, directory: str, files: Iterable[str]) -> History:
+    """Walk the main line from `start` to `end`, once for each place where the directory has been.
+
+    Raises UsageError when `end` does not descend from `start`.
+    """
+    if git.run("merge-base", "--is-ancestor", start, end, accept=(0, 1, 128)).returncode:
+        raise UsageError(
+            "the end of the range does not descend from its start",
+            where={"from": start, "to": end},
+            next="choose commits of one line: --from A --to B",
+        )
+    first, last = describe(git, start), describe(git, end)
+    where = _Where(directory, {file: file for file in files})
+    _reset(git, where, start)
+    steps = [where.freeze(first)]
+    commits = int(git.run("rev-list", "--first-parent", "--count", f"{start}..{end}").stdout)
+    begin = start
+    while True:
+        for commit, changes in _log(git, begin, end, where.specs()):
+            gone = [path for path, blob in changes.items() if blob is None and path in where.paths.values()]
+            if gone and _follow(git, commit.id, where, gone):
+                _reset(git, where, commit.id)
+                steps.append(where.freeze(commit))
+                begin = commit.id
+                break
+            for path, blob in changes.items():
+                if blob is None:
+                    where.blobs.pop(path, None)
+                else:
+                    where.blobs[path] = blob
+            steps.append(where.freeze(commit))
+        else:
+            return History(tuple(steps), last, commits)
+
+
+def at(git: Git, commit: CommitId, where: Step, files: Iterable[str]) -> Step:
+    """The same files at another commit, by the names that `where` has for them."""
+    place = _Where(where.directory, {file: where.paths.get(file, file) for file in files})
+    _reset(git, place, commit)
+    return place.freeze(describe(git, commit))
+
+
+def _reset(git: Git, where: _Where, commit: str) -> None:
+    specs = where.specs()
+    listed = git.run("ls-tree", "-r", "-z", "--full-tree", commit, "--", *specs, failure=PatchError).stdout
+    where.blobs = {}
+    for entry in filter(None, listed.split("\0")):
+        meta, path = entry.split("\t", 1)
+        _, kind, blob = meta.split(" ")
+        if kind == "blob":
+            where.blobs[path] = blob
+
+
+def _log(
+    git: Git, start: str, end: str, specs: Sequence[str]
+) -> Iterator[tuple[Commit, dict[str, str | None]]]:
+    if not specs:
+        return
+    done = git.run(
+        "--literal-pathspecs",
+        "log",
+        "--first-parent",
+        "--diff-merges=first-parent",
+        "--reverse",
+        "--raw",
+        "-r",
+        "--no-abbrev",
+        "--no-renames",
+        "-z",
+        _FORMAT,
+        f"{start}..{end}",
+        "--",
+        *specs,
+        failure=PatchError,
+    )
+    for record in done.stdout.split("\x01")[1:]:
+        head, _, rest = record.partition("\n")
+        # With -z a NUL stands where the message's newline would be.
+        identity, seconds, subject, *fields = (head + rest).split("\0")
+        changes: dict[str, str | None] = {}
+        tokens = iter(fields)
+        for token in tokens:
+            token = token.strip("\n")
+            if not token.startswith(":"):
+                continue
+            _, _, _, blob, _ = token[1:].split(" ")
+            path = next(tokens)
+            changes[path] = None if blob == _EMPTY else blob
+        yield _commit(f"\x01{identity}\0{seconds}\0{subject}"), changes
+
+
+def _commit(text: str) -> Commit:
+    identity, seconds, subject = text.strip("\x01\n\0").split("\0", 2)
+    return Commit(CommitId.parse(identity), datetime.fromtimestamp(int(seconds), UTC), subject.strip("\n"))
+
+
+def _follow(git: Git, commit: CommitId, where: _Where, gone: Sequence[str]) -> bool:
+    """Find where files went that a commit took away; false when they are just deleted."""
+    renames = _renames(git, commit, "-M100%")
+    old = where.directory
+    moved = _moved_directory(old, renames) if old is not None else None
+    if old is not None and moved is not None and not _exists(git, commit, old):
+        where.directory = moved
+        for file, path in where.paths.items():
+            if path in renames:
+                where.paths[file] = renames[path]
+            elif path.startswith(f"{old}/"):
+                where.paths[file] = moved + path.removeprefix(old)
+        return True
+    lost = [path for path in gone if path not in renames]
+    if lost:
+        # Edited on the way: git compares contents, of the files of this one commit only.
+        renames |= {path: new for path, new in _renames(git, commit, "-M").items() if path in lost}
+    found = {file: renames[path] for file, path in where.paths.items() if path in renames and path in gone}
+    where.paths |= found
+    return bool(found)
+
+
+def _renames(git: Git, commit: CommitId, how: str) -> dict[str, str]:
+    done = git.run(
+        "diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--diff-filter=R", how, f"{commit}^1", commit,
+        failure=PatchError,
+    )  # fmt: skip
+    tokens = iter(done.stdout.split("\0"))
+    renames: dict[str, str] = {}
+    for token in tokens:
+        if token.startswith(":"):
+            before, after = next(tokens), next(tokens)
+            renames[before] = after
+    return renames
+
+
+def _moved_directory(old: str, renames: Mapping[str, str]) -> str | None:
+    """Where most files of a directory went, keeping their place in it."""
+    votes: dict[str, int] = {}
+    for before, after in renames.items():
+        if before.startswith(f"{old}/"):
+            rest = before.removeprefix(old)
+            if after.endswith(rest):
+                target = after.removesuffix(rest)
+                votes[target] = votes.get(target, 0) + 1
+    best = max(votes, key=lambda target: votes[target], default=None)
+    return best if best is not None and PurePosixPath(best).parts else None
+
+
+def _exists(git: Git, commit: CommitId, directory: str) -> bool:
+    """Whether anything of a directory's own build is left; a README that stays behind is not."""
+    done = git.run("ls-tree", "--full-tree", commit, "--", f"{directory}/CMakeLists.txt", failure=PatchError)
+    return bool(done.stdout.strip())

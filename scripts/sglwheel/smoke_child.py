@@ -1,0 +1,206 @@
+"""The part of the smoke test that runs inside the fresh environment: a program of its own, standard library
+and torch only.
+
+    python -I smoke_child.py plan.json events.jsonl
+
+It appends one JSON line when a check starts and one when it ends, so that a crash says which check it was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import inspect
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+
+def main(plan_file: str, events_file: str) -> int:
+    plan = json.loads(Path(plan_file).read_text())
+    with open(events_file, "a", buffering=1, encoding="utf-8") as events:  # noqa: PTH123
+
+        def check(name: str, function: Any, *arguments: Any) -> Any:
+            events.write(json.dumps({"start": name}) + "\n")
+            try:
+                status, detail, data = function(*arguments)
+            except BaseException as error:
+                status, data = "failed", None
+                detail = f"{type(error).__name__}: {error}".strip()
+                traceback.print_exc()
+            events.write(json.dumps({"name": name, "status": status, "detail": detail, "data": data}) + "\n")
+            return status
+
+        if check("torch", import_torch) == "failed":
+            return 0
+        check("libraries", resolve, plan["needed"])
+        check("load", load, plan["libraries"])
+        for module in plan["imports"]:
+            check(f"import {module}", import_module, module)
+        check("operators", operators, plan["namespaces"])
+        if plan["fa3"]:
+            check("fa3-less flash_attn", without_fa3, plan["fa3"]["module"], plan["fa3"]["option"])
+        check("gpu", gpu, plan["capabilities"], plan["namespaces"])
+    return 0
+
+
+def import_torch() -> tuple[str, str, Any]:
+    import torch
+
+    return "passed", torch.__version__, {"version": torch.__version__, "cuda": torch.version.cuda}
+
+
+def resolve(needed: list[str]) -> tuple[str, str, Any]:
+    """Load every needed library by name: the missing ones are told all at once, each by its own name."""
+    missing: dict[str, str] = {}
+    for soname in needed:
+        try:
+            ctypes.CDLL(soname, mode=os.RTLD_NOW)
+        except OSError as error:
+            missing[soname] = str(error)
+    return ("failed" if missing else "passed"), f"{len(needed)} needed", missing
+
+
+def load(libraries: list[str]) -> tuple[str, str, Any]:
+    """Load every library in a process of its own: two variants register the same operators.
+
+    RTLD_NOW binds every symbol at once; a lazily bound library with a missing one would kill the process
+    later.
+    """
+    import torch
+
+    failures: dict[str, str] = {}
+    site = Path(torch.__file__).parents[1]
+    for library in libraries:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            message = ""
+            try:
+                ctypes.CDLL(str(site / library), mode=os.RTLD_NOW)
+            except BaseException as error:
+                message = str(error) or type(error).__name__
+            os.write(writer, message.encode()[:60000])
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as stream:
+            message = stream.read().decode("utf-8", "replace")
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            message = f"kills the process: {signal.Signals(os.WTERMSIG(status)).name}"
+        elif os.WEXITSTATUS(status) and not message:
+            message = f"ends the process with status {os.WEXITSTATUS(status)}"
+        if message:
+            failures[library] = message.replace(f"{site}/", "")
+    return ("failed" if failures else "passed"), f"{len(libraries)} loaded with RTLD_NOW", failures
+
+
+def import_module(name: str) -> tuple[str, str, Any]:
+    module = importlib.import_module(name)
+    return "passed", f"version {version}" if (version := getattr(module, "__version__", None)) else "", None
+
+
+def operators(namespaces: list[str]) -> tuple[str, str, Any]:
+    """What is registered now, and which libraries are mapped into this process."""
+    import torch
+
+    names: list[str] = torch._C._dispatch_get_all_op_names()
+    found = sorted({name for name in names if name.split("::")[0] in namespaces})
+    mapped = sorted(
+        {
+            line.split(None, 5)[5].strip()
+            for line in Path("/proc/self/maps").read_text().splitlines()
+            if ".so" in line
+        }
+    )
+    return "passed", f"{len(found)} registered", {"registered": found, "mapped": mapped}
+
+
+def without_fa3(name: str, option: str) -> tuple[str, str, Any]:
+    """Import works; using it fails with an error that says which build option is off."""
+    module = importlib.import_module(name)
+    candidates = [
+        (label, value)
+        for label, value in sorted(vars(module).items())
+        if inspect.isfunction(value)
+        and not label.startswith("_")
+        and value.__module__ == name
+        and ("attn" in label or "attention" in label)
+    ]
+    if not candidates:
+        return "failed", f"{name} has no function to call", None
+    texts: dict[str, str] = {}
+    for label, function in candidates:
+        required = [
+            parameter
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        try:
+            function(*[None] * len(required))
+        except Exception as error:
+            texts[label] = f"{type(error).__name__}: {error}"
+        else:
+            return "failed", f"{label}() does not fail although FA3 is not in this build", texts
+    unclear = {label: text for label, text in texts.items() if "FA3" not in text}
+    if unclear:
+        label, text = next(iter(unclear.items()))
+        return "failed", f"{label}() fails without saying that FA3 is not in this build: {text}", texts
+    named = all(option in text for text in texts.values())
+    return (
+        "passed",
+        f"{', '.join(texts)} say{'s' if len(texts) == 1 else ''} " + (option if named else "FA3"),
+        texts,
+    )
+
+
+def gpu(capabilities: list[list[int]], namespaces: list[str]) -> tuple[str, str, Any]:
+    """Compute something small where there is a GPU that the wheel has code for."""
+    import torch
+
+    if os.environ.get("SGLWHEEL_DRIVER_STUB") or not torch.cuda.is_available():
+        return "skipped", "no GPU on this host", None
+    capability = list(torch.cuda.get_device_capability())
+    name = f"{torch.cuda.get_device_name()}, compute capability {capability[0]}.{capability[1]}"
+    if capability not in capabilities:
+        return "skipped", f"{name}: the wheel has no code for it", None
+    for namespace in namespaces:
+        operator = getattr(getattr(torch.ops, namespace), "rmsnorm", None)
+        if operator is not None:
+            worst = rmsnorm(operator)
+            verdict = "passed" if worst <= 1.0 else "failed"
+            return verdict, f"{name}: rmsnorm within {worst:.2f} of the bf16 bound", None
+    return "skipped", f"{name}: no operator that this test knows", None
+
+
+def rmsnorm(operator: Any) -> float:
+    """Largest error against float64, in units of what bfloat16 rounding allows."""
+    import torch
+
+    worst = 0.0
+    for rows, columns in ((1, 128), (7, 512), (33, 4096)):
+        x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
+        weight = torch.rand(columns, device="cuda", dtype=torch.bfloat16) + 0.5
+        values = {"input": x, "weight": weight, "eps": 1e-6, "enable_pdl": False}
+        arguments = [argument.name for argument in operator.default._schema.arguments]
+        out = torch.full_like(x, float("nan"))
+        values |= {name: out for name in arguments if name not in values}
+        result = operator(*[values[name] for name in arguments])
+        result = out if result is None else result
+        wide = x.double()
+        expected = wide * (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight.double()
+        # Two roundings to 8 bits: the product and what it is stored as.
+        bound = expected.abs() * 2.0**-7 + 1e-6
+        error = ((result.double() - expected).abs() / bound).nan_to_num(nan=float("inf")).max().item()
+        worst = max(worst, error)
+    return worst
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1], sys.argv[2]))

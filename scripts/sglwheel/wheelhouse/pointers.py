@@ -1,0 +1,260 @@
+"""Moving pointers: `lines/cu130/` is what a fleet follows, and moves only to a complete set."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+from packaging.version import Version
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+
+from sglwheel import files
+from sglwheel.errors import WheelhouseError
+from sglwheel.wheelhouse import index
+from sglwheel.wheelhouse.house import Wheelhouse, link
+from sglwheel.wheelhouse.record import Record, now
+
+Why = Literal["complete", "rollback", "set"]
+Generation = tuple[Version, int]
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
+
+
+class Cell(BaseModel):
+    """One wheel that a line promises: for this machine, beside this torch, with code for these GPUs."""
+
+    model_config = ConfigDict(frozen=True)
+
+    project: str
+    torch: str
+    platform: str
+    architectures: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, record: Record) -> Cell:
+        return cls(
+            project=record.project,
+            torch=record.requires_torch or "",
+            platform=record.platform,
+            architectures=record.architectures,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.project} for {self.torch}, {self.platform}, {'+'.join(self.architectures) or 'any GPU'}"
+        )
+
+
+class Move(BaseModel):
+    """One state of a pointer."""
+
+    model_config = ConfigDict(frozen=True)
+
+    when: AwareDatetime
+    members: tuple[str, ...]
+    why: Why = "complete"
+
+
+class Pointer(BaseModel):
+    """`lines/<name>/line.json`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    # `release` moves past candidates, `candidate` takes them too.
+    takes: Literal["release", "candidate"] = "release"
+    promise: tuple[Cell, ...] = ()
+    # A rollback holds until the line is moved by hand: the next build must not undo what a person decided.
+    held: bool = False
+    history: tuple[Move, ...] = ()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return self.history[-1].members if self.history else ()
+
+
+def directory(house: Wheelhouse, name: str) -> Path:
+    """Raises WheelhouseError for what is not a line's name."""
+    if not _NAME.fullmatch(name):
+        raise WheelhouseError(f"{name!r} is not a line's name: lower-case letters, digits, `.` and `-`")
+    return house.root / "lines" / name
+
+
+def load(house: Wheelhouse, name: str) -> Pointer | None:
+    path = directory(house, name) / "line.json"
+    try:
+        return Pointer.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, pydantic.ValidationError) as error:
+        raise WheelhouseError(
+            "a line's record is damaged",
+            where={"file": str(path)},
+            next="sglwheel wheelhouse verify --repair",
+        ) from error
+
+
+def load_all(house: Wheelhouse) -> dict[str, Pointer]:
+    root = house.root / "lines"
+    names = sorted(path.parent.name for path in root.glob("*/line.json")) if root.is_dir() else []
+    return {name: pointer for name in names if (pointer := load(house, name)) is not None}
+
+
+def advance(house: Wheelhouse, changed: Sequence[Record]) -> list[Pointer]:
+    """Move the lines of releases that just came or were promoted, where their set is now complete.
+
+    Every recipe's line has two pointers: `<line>` for releases, `<line>-next` for candidates as well. Needs the
+    lock. A line that a person rolled back stays where it is.
+    """
+    moved = []
+    # What just changed is the only thing that can have completed a set.
+    groups: dict[str, set[Generation]] = {}
+    for record in changed:
+        if record.line and _NAME.fullmatch(record.line) and record.available:
+            groups.setdefault(record.line, set()).add(generation(record))
+    for line, generations in sorted(groups.items()):
+        for name, takes in ((line, "release"), (f"{line}-next", "candidate")):
+            pointer = load(house, name) or Pointer(
+                name=name, takes="release" if takes == "release" else "candidate"
+            )
+            target = None if pointer.held else _newest(house, pointer, line, generations, changed)
+            if target and target != pointer.members:
+                moved.append(move(house, pointer, target, "complete"))
+    return moved
+
+
+def _newest(
+    house: Wheelhouse, pointer: Pointer, line: str, generations: set[Generation], changed: Sequence[Record]
+) -> tuple[str, ...] | None:
+    """The newest generation, not older than the pointer's, that fills every promised cell.
+
+    A line without a promise yet promises what its first release is.
+    """
+    current = max((generation(house.read(id)) for id in pointer.members), default=None)
+    for candidate in sorted(generations, reverse=True):
+        if current is not None and candidate < current:
+            return None
+        group = changed if len(generations) > 1 else house.matching(line, *map(str, candidate))
+        cells = {
+            Cell.of(record): record
+            for record in sorted(group, key=Record.order)
+            if record.line == line
+            and record.available
+            and (pointer.takes == "candidate" or record.status == "release")
+            and generation(record) == candidate
+        }
+        promised = pointer.promise or tuple(cells)[:1]
+        if cells and all(cell in cells for cell in promised):
+            return tuple(sorted(record.id for record in cells.values()))
+    return None
+
+
+def generation(record: Record) -> Generation:
+    """`(0.3.21, 7)`: what one change of recipe or series produced, for every machine and torch."""
+    local = (record.parsed.local or "").split(".")
+    return Version(record.parsed.public), int(local[-1]) if local[-1].isdigit() else 0
+
+
+def promise(house: Wheelhouse, name: str, cells: Sequence[Cell]) -> Pointer:
+    """Say what a line must have before it moves. Needs the lock."""
+    pointer = (load(house, name) or Pointer(name=name)).model_copy(update={"promise": tuple(cells)})
+    _save(house, pointer)
+    return pointer
+
+
+def point(house: Wheelhouse, name: str, ids: Sequence[str]) -> Pointer:
+    """Point a line at these releases by hand, and let it move by itself again. Needs the lock."""
+    _usable(house, ids)
+    pointer = (load(house, name) or Pointer(name=name)).model_copy(update={"held": False})
+    return move(house, pointer, tuple(sorted(ids)), "set")
+
+
+def rollback(house: Wheelhouse, name: str) -> Pointer:
+    """Point a line at what it pointed to before, and hold it there. Needs the lock."""
+    pointer = load(house, name)
+    if pointer is None:
+        known = ", ".join(load_all(house)) or "none"
+        raise WheelhouseError(
+            f"no such line: {name}", where={"lines": known}, next="sglwheel wheelhouse list"
+        )
+    target = _before(house, pointer)
+    if not target:
+        now_at = ", ".join(pointer.members) or "nothing"
+        raise WheelhouseError(f"{name} has nothing to go back to", where={"now": now_at})
+    return move(house, pointer.model_copy(update={"held": True}), target, "rollback")
+
+
+def retreat(house: Wheelhouse, pointer: Pointer) -> Pointer:
+    """Leave a set of which a member was just yanked: for the one before, or for nothing. Needs the lock."""
+    return move(house, pointer, _before(house, pointer), "rollback")
+
+
+def _before(house: Wheelhouse, pointer: Pointer) -> tuple[str, ...]:
+    # Rolling back twice goes back two steps, not forth again: rollbacks are no steps.
+    steps = [item.members for item in pointer.history if item.why != "rollback"]
+    while steps and steps[-1] != pointer.members:
+        steps.pop()
+    for members in reversed(steps):
+        if members and members != pointer.members and all(house.read(id).available for id in members):
+            return members
+    return ()
+
+
+def move(house: Wheelhouse, pointer: Pointer, members: tuple[str, ...], why: Why) -> Pointer:
+    """Write the pointer and its directory: new wheels are there before old ones go."""
+    when: datetime = now(item.when for item in pointer.history)
+    moved = pointer.model_copy(
+        update={"history": (*pointer.history, Move(when=when, members=members, why=why))}
+    )
+    if not moved.promise:
+        moved = moved.model_copy(update={"promise": tuple(Cell.of(house.read(id)) for id in members)})
+    _save(house, moved)
+    render(house, moved)
+    return moved
+
+
+def heal(house: Wheelhouse) -> dict[str, Pointer]:
+    """Every line, after bringing in step those whose directory an interruption left behind."""
+    pointers = load_all(house)
+    for pointer in pointers.values():
+        home = directory(house, pointer.name)
+        shown = {path.name for path in home.glob("*.whl")}
+        if (
+            shown != {house.read(id).filename for id in pointer.members}
+            or not (home / "index.html").is_file()
+        ):
+            render(house, pointer)
+    return pointers
+
+
+def render(house: Wheelhouse, pointer: Pointer) -> None:
+    """Bring `lines/<name>/` in step with its record: a find-links directory, page and simple index."""
+    home = directory(house, pointer.name)
+    records = [house.read(id) for id in pointer.members]
+    for record in records:
+        link(house.builds / record.id / record.filename, home / record.filename)
+    for name, text in index.line_files(pointer.name, records).items():
+        files.write_atomic(home / name, text)
+    names = {record.filename for record in records}
+    for path in home.glob("*.whl"):
+        if path.name not in names:
+            path.unlink()
+    files.sync_directory(home)
+
+
+def _usable(house: Wheelhouse, ids: Iterable[str]) -> None:
+    gone = [record.id for record in map(house.read, ids) if not record.available]
+    if gone:
+        raise WheelhouseError(
+            f"a line cannot point to what was yanked or removed: {', '.join(gone)}",
+            next="sglwheel wheelhouse list",
+        )
+
+
+def _save(house: Wheelhouse, pointer: Pointer) -> None:
+    text = json.dumps(pointer.model_dump(mode="json"), indent=1) + "\n"
+    files.write_atomic(directory(house, pointer.name) / "line.json", text)

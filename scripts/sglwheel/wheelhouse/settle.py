@@ -1,0 +1,19 @@
+"""Bring a wheelhouse in step with its releases: indexes, then lines, then the page that links to both."""
+
+from __future__ import annotations
+
+from sglwheel.wheelhouse import index, pointers
+from sglwheel.wheelhouse.house import Wheelhouse
+
+
+def settle(house: Wheelhouse, *, fresh: bool = False) -> None:
+    """Finish the transaction, and whatever an interrupted one left. Needs the lock.
+
+    `fresh` reads and writes everything instead of what changed.
+    """
+    changed = index.derive(house, fresh=fresh)
+    for pointer in pointers.heal(house).values():
+        if any(not house.read(id).available for id in pointer.members):
+            pointers.retreat(house, pointer)
+    pointers.advance(house, changed)
+    index.write_page(house, changed, pointers.load_all(house).values(), fresh=fresh)

@@ -1,0 +1,82 @@
+"""GPU targets that nvcc really writes, as this tool and NVIDIA's cuobjdump read them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sglwheel.inspect import fatbin
+from sglwheel.inspect.elf import Elf
+
+pytestmark = pytest.mark.integration
+
+NVCC = shutil.which("nvcc")
+CODE = "__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\nvoid f(float *x) { twice<<<1, 32>>>(x); }\n"
+
+
+def cuobjdump() -> str | None:
+    """From the toolkit, or the `nvidia-cuda-cuobjdump` package of any environment named in the PATH."""
+    found = shutil.which("cuobjdump")
+    if found or NVCC is None:
+        return found
+    beside = Path(NVCC).resolve().with_name("cuobjdump")
+    return str(beside) if beside.is_file() else None
+
+
+def build(directory: Path, *flags: str) -> Path:
+    assert NVCC is not None
+    source = directory / "twice.cu"
+    source.write_text(CODE)
+    output = directory / "twice.so"
+    subprocess.run(
+        [NVCC, "-shared", "-Xcompiler", "-fPIC", *flags, "-o", str(output), str(source)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return output
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("-gencode=arch=compute_120a,code=sm_120a",), {"sm_120a"}),
+        (("-gencode=arch=compute_120f,code=sm_120f",), {"sm_120f"}),
+        (("-gencode=arch=compute_120,code=sm_120",), {"sm_120"}),
+        (
+            ("-gencode=arch=compute_90a,code=sm_90a", "-gencode=arch=compute_90,code=[sm_90,compute_90]"),
+            {"sm_90a", "sm_90", "compute_90"},
+        ),
+        (("-gencode=arch=compute_100f,code=[sm_100f,compute_100f]",), {"sm_100f", "compute_100f"}),
+        (
+            ("-Xfatbin", "-compress-all", "-gencode=arch=compute_120a,code=[sm_120a,compute_120a]"),
+            {"sm_120a", "compute_120a"},
+        ),
+    ],
+    ids=lambda value: " ".join(sorted(value)) if isinstance(value, set) else "",
+)
+def test_nvcc_writes_what_we_read(flags: tuple[str, ...], expected: set[str], tmp_path: Path) -> None:
+    library = build(tmp_path, *flags)
+    with Elf(library) as elf:
+        counted = Counter(str(entry.target) for entry in fatbin.entries(elf))
+    assert set(counted) == expected
+    tool = cuobjdump()
+    if tool is None:
+        return
+    listed = subprocess.run(
+        [tool, "-lelf", "-lptx", str(library)], check=True, capture_output=True, text=True
+    )
+    theirs = Counter(re.findall(r"\.(sm_\w+)\.cubin", listed.stdout))
+    ptx = Counter(re.findall(r"\.sm_(\w+)\.ptx", listed.stdout))
+    theirs.update({f"compute_{name}": count for name, count in ptx.items()})
+    # cuobjdump does not tell a family target's SASS from a plain one.
+    ours = Counter[str]()
+    for name, count in counted.items():
+        ours[name.removesuffix("f") if name.startswith("sm_") else name] += count
+    assert ours == theirs

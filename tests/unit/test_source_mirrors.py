@@ -1,0 +1,97 @@
+"""The mirror setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sglwheel.errors import UsageError
+from sglwheel.files import Layout
+from sglwheel.mirrors import Mirrors, local_path
+
+URL = "https://github.com/sgl-project/sglang"
+
+
+@pytest.fixture(autouse=True)
+def no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SGLWHEEL_CONFIG", raising=False)
+    monkeypatch.delenv("SGLWHEEL_MIRRORS", raising=False)
+
+
+def test_longest_prefix_wins_and_the_original_is_last() -> None:
+    mirrors = Mirrors().with_entries(
+        {"https://github.com": "https://mirror.example/gh", URL: "/srv/sglang.git"}
+    )
+    assert mirrors.candidates(URL) == ("/srv/sglang.git", URL)
+    assert mirrors.candidates(f"{URL}.git") == ("/srv/sglang.git", f"{URL}.git")
+    other = "https://github.com/fmtlib/fmt/archive/1.tar.gz"
+    assert mirrors.candidates(other) == ("https://mirror.example/gh/fmtlib/fmt/archive/1.tar.gz", other)
+
+
+def test_a_prefix_ends_at_a_slash() -> None:
+    mirrors = Mirrors().with_entries({URL: "/srv/a"})
+    assert mirrors.candidates(f"{URL}-extra") == (f"{URL}-extra",)
+
+
+def test_a_reserved_host_is_never_tried() -> None:
+    url = "https://sample.invalid/sample.git"
+    assert Mirrors().candidates(url) == ()
+    assert Mirrors().with_entries({url: "/srv/sample"}).candidates(url) == ("/srv/sample",)
+
+
+def test_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".sglwheel.toml").write_text(
+        f'[mirrors]\n"{URL}" = ["one.git", "https://two.example/x"]\n"https://b.example" = "/srv/b"\n'
+    )
+    monkeypatch.setenv("SGLWHEEL_MIRRORS", "https://b.example=/other/b; https://b.example=/third/b\n")
+    mirrors = Mirrors.load(Layout(tmp_path))
+    assert mirrors.candidates(URL) == (str(tmp_path / "one.git"), "https://two.example/x", URL)
+    assert mirrors.mapped("https://b.example/x") == ("/other/b/x", "/third/b/x")
+
+
+def test_environment_names_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(f'[mirrors]\n"{URL}" = "file:///srv/s.git"\n')
+    monkeypatch.setenv("SGLWHEEL_MIRRORS", str(path))
+    assert Mirrors.load(Layout(tmp_path)).mapped(URL) == ("file:///srv/s.git",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[mirrors]\nx = 1\n", "has mistakes"),
+        ("[mirrors\n", "cannot read mirrors"),
+        ("mirrors = 1\n", "must be a table"),
+    ],
+)
+def test_a_bad_file_is_a_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(text)
+    monkeypatch.setenv("SGLWHEEL_CONFIG", str(path))
+    with pytest.raises(UsageError, match=message):
+        Mirrors.load(Layout(tmp_path))
+
+
+@pytest.mark.parametrize("value", ["/no/such/file", "a=b;=c"])
+def test_a_bad_environment_is_a_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("SGLWHEEL_MIRRORS", value)
+    with pytest.raises(UsageError):
+        Mirrors.load(Layout(tmp_path))
+
+
+def test_a_missing_config_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLWHEEL_CONFIG", str(tmp_path / "none.toml"))
+    with pytest.raises(UsageError):
+        Mirrors.load(Layout(tmp_path))
+
+
+def test_local_paths() -> None:
+    assert local_path("file:///srv/a.git") == Path("/srv/a.git")
+    assert local_path("/srv/a.git") == Path("/srv/a.git")
+    assert local_path("https://example.com/a") is None
+    assert local_path("git@example.com:a/b.git") is None
