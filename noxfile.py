@@ -24,7 +24,9 @@ VERBS = {
     "inspect": "Explain any wheel: -- path/to.whl [--torch 2.12.0] [--recipe cu130]",
     "smoke": "Import a wheel in a fresh environment: -- path/to.whl --recipe cu130",
     "install-check": "Install a published wheel with its printed line: -- <wheel name>",
-    "lock": "Write a recipe's lock: -- cu130",
+    "lock": "Write or check the locks: -- [cu130] [--check | --upgrade]",
+    "torch": "List torch builds: -- list [--recipe cu130 | --cuda cu130]",
+    "pin": "Choose another torch: -- cu130 --torch nightly | nightly:2026-03-07 | 2.12.0",
     "doctor": "Say what this host lacks: -- [--recipe cu130]",
 }
 

@@ -57,9 +57,9 @@ def build(
 ) -> BuiltWheel:
     """Build the raw wheel, or return the one that a finished tree holds.
 
-    `date` is the upstream commit's: SOURCE_DATE_EPOCH. `jobs` limits how many compilers run at once (the cores,
-    if None); memory limits them in any case. Raises BuildError, Interrupted, and PatchError for a patch that
-    proves nothing; the tree stays and the next run continues.
+    `date` is the upstream commit's: SOURCE_DATE_EPOCH. `jobs` limits how many compilers run at once (the
+    cores, if None); memory limits them in any case. Raises BuildError and Interrupted, and PatchError for a
+    patch that proves nothing; the tree stays and the next run continues.
     """
     inputs = fingerprint.inputs(recipe, patched, dependencies, env)
     digest = fingerprint.digest(inputs)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from sglwheel import __version__, console, recipe
 from sglwheel.errors import DoctorError, InspectionError, Interrupted, SglwheelError, UsageError
 from sglwheel.files import Layout
+
+if TYPE_CHECKING:
+    from sglwheel import pipeline
 
 as_json = click.option("--json", "as_json", is_flag=True, help="the same facts for scripts, on stdout")
 torch_option = click.option("--torch", metavar="VERSION", help="another torch; recipes/ is not changed")
@@ -37,6 +40,22 @@ def cli() -> None:
     "--jobs", type=click.IntRange(min=1), help="at most so many compilers; memory limits them anyway"
 )
 @click.option("--all", "all_patches", is_flag=True, help="apply patches that are not needed, too")
+@click.option(
+    "--torch-from",
+    type=click.Path(path_type=Path),
+    metavar="VENV|PYTHON",
+    help="build against the torch that is installed there, with the build tools that are",
+)
+@click.option(
+    "--provider",
+    type=click.Choice(["system", "pypi"]),
+    help="the CUDA toolkit: this host's, or one that is put together",
+)
+@click.option(
+    "--until",
+    type=click.Choice(["finish"]),
+    help="stop at the finished wheel and print its path; another host publishes it",
+)
 @as_json
 def build(
     name: str,
@@ -44,13 +63,32 @@ def build(
     overrides: tuple[str, ...],
     jobs: int | None,
     all_patches: bool,
+    torch_from: Path | None,
+    provider: Literal["system", "pypi"] | None,
+    until: Literal["finish"] | None,
     as_json: bool,
 ) -> None:
     """Clone, patch, build, inspect, smoke-test, publish, and install recipe NAME."""
     from sglwheel import pipeline
 
-    options = pipeline.Options(torch, _overrides(overrides), jobs, all_patches)
-    done = pipeline.run(Layout.find(), name, options)
+    options = pipeline.Options(torch, _overrides(overrides), jobs, all_patches, torch_from, provider, until)
+    _emit_done(pipeline.run(Layout.find(), name, options), as_json)
+
+
+@cli.command()
+@click.argument("wheel")
+@click.option("--recipe", "name", metavar="ID", required=True, help="the recipe that it was built from")
+@torch_option
+@as_json
+def publish(wheel: str, name: str, torch: str | None, as_json: bool) -> None:
+    """Inspect, smoke-test, publish and install WHEEL, a finished one of another host's."""
+    from sglwheel import pipeline
+
+    done = pipeline.publish(Layout.find(), wheel_path(wheel), name, pipeline.Options(torch))
+    _emit_done(done, as_json)
+
+
+def _emit_done(done: pipeline.Done, as_json: bool) -> None:
     if as_json:
         console.emit_json(done.facts)
     else:
@@ -116,14 +154,14 @@ def inspect(wheel: str, torch: str | None, name: str | None, as_json: bool) -> N
 @as_json
 def smoke(wheel: str, name: str, torch: str | None, as_json: bool) -> None:
     """Import WHEEL in a fresh environment and check what it registers; no GPU or driver is needed."""
-    from sglwheel import pipeline
+    from sglwheel import pipeline, releasing
     from sglwheel import smoke as smoking
 
     context = pipeline.Context.load(Layout.find(), name, pipeline.Options(torch))
     report = smoking.run(wheel_path(wheel), context.recipe, context.prepare(), context.layout)
     if as_json:
         console.emit_json(report.to_json())
-    pipeline.judge_smoke(report)
+    releasing.judge_smoke(report)
 
 
 @cli.command("install-check")
@@ -133,11 +171,11 @@ def smoke(wheel: str, name: str, torch: str | None, as_json: bool) -> None:
 @as_json
 def install_check(release: str, name: str, torch: str | None, as_json: bool) -> None:
     """Run the printed line of RELEASE (a wheel's file name or id) in a new environment."""
-    from sglwheel import pipeline, wheelhouse
+    from sglwheel import pipeline, releasing, wheelhouse
 
     context = pipeline.Context.load(Layout.find(), name, pipeline.Options(torch))
     found = wheelhouse.Wheelhouse(context.layout.wheelhouse).find(release)
-    report = pipeline.install_check(context, found, context.prepare())
+    report = releasing.install_check(found, context.recipe, context.prepare(), context.layout)
     if as_json:
         console.emit_json(report.to_json())
     else:
@@ -162,17 +200,90 @@ def check(as_json: bool) -> None:
         console.emit(f"{len(loaded)} recipes and their series are in order")
 
 
+@cli.group()
+def torch() -> None:
+    """Which torch builds there are."""
+
+
+@torch.command("list")
+@click.option("--recipe", "name", metavar="ID", help="for this recipe's CUDA line and index")
+@click.option("--cuda", metavar="LINE", help="for this CUDA line, such as cu130")
+@as_json
+def torch_list(name: str | None, cuda: str | None, as_json: bool) -> None:
+    """List releases and nightlies for this host: on which index, stored, used by which recipes."""
+    from sglwheel import torchchoice, types
+    from sglwheel.mirrors import Mirrors
+
+    layout = Layout.find()
+    loaded = recipe.load(layout, name) if name else None
+    try:
+        line = types.CudaLine.parse(cuda) if cuda else loaded.torch.cuda if loaded else types.CudaLine(13, 0)
+    except ValueError as error:
+        raise UsageError(str(error), where={"option": "--cuda"}) from None
+    own = loaded.torch.index_url if loaded else None
+    lines, silent = torchchoice.listing(layout, line, Mirrors.load(layout), own=own)
+    if as_json:
+        console.emit_json({"torch": [vars(one) for one in lines], "no_answer": silent})
+        return
+    for text in torchchoice.render(lines):
+        console.emit(text)
+    for index, why in silent.items():
+        console.warn(f"{index} does not answer: {why}")
+
+
 @cli.command()
 @click.argument("name")
+@click.option(
+    "--torch",
+    "word",
+    required=True,
+    metavar="nightly|nightly:YYYY-MM-DD|VERSION",
+    help="the newest nightly, that of a day, or an exact version",
+)
+@click.option("--dry-run", is_flag=True, help="say what would change in the recipe")
 @as_json
-def lock(name: str, as_json: bool) -> None:
-    """Resolve the tags and urls of recipe NAME's sources anew and write its lock."""
-    from sglwheel import pipeline, source
+def pin(name: str, word: str, dry_run: bool, as_json: bool) -> None:
+    """Make recipe NAME use another torch: its file, its locks, and the store that keeps it."""
+    from sglwheel import locking, torchchoice
+    from sglwheel.mirrors import Mirrors
 
-    context = pipeline.Context.load(Layout.find(), name)
-    found = source.dependencies(context.patch(), context.recipe, context.layout, context.mirrors, relock=True)
-    for one in found.sources:
-        console.emit(f"{one.name}  {one.requested or one.url} → {one.commit or one.sha256}")
+    layout = Layout.find()
+    done = torchchoice.pin(layout, name, word, Mirrors.load(layout), dry_run=dry_run)
+    if as_json:
+        console.emit_json({"changes": [vars(one) for one in (*done.edits, *done.changes)]})
+    else:
+        for text in locking.render((*done.edits, *done.changes)):
+            console.emit(text)
+
+
+@cli.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--check", "only_check", is_flag=True, help="compare with stores, remotes and registries")
+@click.option("--upgrade", is_flag=True, help="resolve anew what the recipe does not pin itself")
+@click.option("--offline", is_flag=True, help="with --check: compare with what is stored, ask nobody")
+@as_json
+def lock(names: tuple[str, ...], only_check: bool, upgrade: bool, offline: bool, as_json: bool) -> None:
+    """Write the locks of recipes (all if none is named) and say what changed, or check them."""
+    from sglwheel import lockverb
+
+    if only_check and upgrade:
+        raise UsageError("--check changes nothing, --upgrade does: choose one")
+    layout = Layout.find()
+    wanted = names or tuple(recipe.names(layout))
+    if only_check:
+        found = lockverb.check(layout, wanted, online=not offline)
+        if as_json:
+            console.emit_json({name: [vars(one) for one in findings] for name, findings in found.items()})
+        lockverb.demand(found)
+        if not as_json:
+            console.emit(f"the locks of {', '.join(wanted)} and all that they speak of agree")
+        return
+    changed = {name: lockverb.write(layout, name, upgrade=upgrade) for name in wanted}
+    if as_json:
+        console.emit_json({name: [vars(one) for one in changes] for name, changes in changed.items()})
+    else:
+        for line in lockverb.render(changed):
+            console.emit(line)
 
 
 @cli.command()

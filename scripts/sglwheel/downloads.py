@@ -11,13 +11,10 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-import tenacity
-
-from sglwheel import files
+from sglwheel import console, files, transfer, unpacked
 from sglwheel.errors import SourceError
 from sglwheel.files import Layout
-from sglwheel.mirrors import Mirrors, local_path
+from sglwheel.mirrors import Mirrors
 
 _FORGE = re.compile(
     r"https://(?:github\.com|codeload\.github\.com)/(?P<owner>[^/]+)/(?P<name>[^/]+)/(?:archive|tar\.gz|zip)/"
@@ -42,9 +39,55 @@ def forge_archive(url: str) -> tuple[str, str] | None:
 
 
 def stored(sha256: str, layout: Layout) -> Path | None:
-    """The unpacked archive, if the store has it."""
-    path = _directory(sha256, layout) / "tree"
-    return _top(path) if path.is_dir() else None
+    """The unpacked archive, if the store has it as it was; unpacked again if somebody edited it."""
+    root = _directory(sha256, layout)
+    tree, archive, note = root / "tree", root / "archive", root / "state"
+    if not tree.is_dir() and not archive.is_file():
+        return None
+    if tree.is_dir() and note.is_file() and note.read_text() == unpacked.state(tree):
+        return _top(tree)
+    with files.locked(root.with_suffix(".lock"), failure=SourceError, what=f"archive {sha256[:12]}"):
+        if not archive.is_file() or files.sha256(archive) != sha256:
+            shutil.rmtree(root, ignore_errors=True)
+            return None
+        shutil.rmtree(tree, ignore_errors=True)
+        _unpack(archive, tree)
+        files.write_atomic(note, unpacked.state(tree))
+    return _top(tree)
+
+
+def archive_of(sha256: str, layout: Layout) -> Path:
+    """Where the bytes of an archive lie when it is stored."""
+    return _directory(sha256, layout) / "archive"
+
+
+def edited(sha256: str, layout: Layout) -> list[Path]:
+    """Files of an unpacked archive that are not what the archive has, read byte by byte."""
+    root = _directory(sha256, layout)
+    if not (root / "tree").is_dir():
+        return []
+    with tempfile.TemporaryDirectory(dir=root) as scratch:
+        _unpack(root / "archive", Path(scratch) / "tree")
+        true, now = unpacked.contents(Path(scratch) / "tree"), unpacked.contents(root / "tree")
+    return [
+        root / "tree" / path for path in sorted(true.keys() | now.keys()) if true.get(path) != now.get(path)
+    ]
+
+
+def ask(url: str, expected: str, sha256: str, layout: Layout, mirrors: Mirrors) -> None:
+    """Whether a place still has the bytes of a hash, whatever is stored. Raises SourceError."""
+    algorithm, _, digest = expected.partition("=")
+    root = files.cache_directory(layout.cache) / "urls"
+    root.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".check-", dir=root) as scratch:
+        transfer.fetch(
+            url,
+            mirrors.candidates(url),
+            Path(scratch) / "archive",
+            check=lambda path: _verify(path, algorithm, digest.lower(), sha256, files.sha256(path)),
+            failure=SourceError,
+            what="an archive",
+        )
 
 
 def download(
@@ -60,62 +103,43 @@ def download(
     known = digest.lower() if algorithm.upper() == "SHA256" else sha256
     if known and (path := stored(known, layout)):
         return Download(known, path, _via(path), 0)
-    failures: dict[str, str] = {}
     root = files.cache_directory(layout.cache) / "urls"
-    root.mkdir(exist_ok=True)
-    for url in urls:
-        for candidate in mirrors.candidates(url):
-            with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as scratch:
-                archive = Path(scratch) / "archive"
-                try:
-                    _get(candidate, archive)
-                    actual = files.sha256(archive)
-                    _verify(archive, algorithm, digest.lower(), sha256, actual)
-                    size = archive.stat().st_size
-                    via = "origin" if candidate == url else "mirror"
-                    path = _keep(archive, actual, url, via, layout)
-                    return Download(actual, path, via, size)
-                except SourceError as error:
-                    failures[candidate] = error.what
-    raise SourceError(
-        "cannot get an archive with the right content" if failures else "no place is known for this url",
-        where=failures or {"url": urls[0]},
-        next=f"name a mirror: SGLWHEEL_MIRRORS='{urls[0]}=<url or path>'",
-    )
+    places = tuple(dict.fromkeys(place for url in urls for place in mirrors.candidates(url)))
+    name = f"{known or files.digest(urls[0])}.download"
+    guard = root / f"{name}.lock"
+    with (
+        files.locked(guard, failure=SourceError, what=urls[0]),
+        console.progress(urls[0].rpartition("/")[2], unit="bytes") as bar,
+    ):
+        got = 0
 
+        def count(received: int) -> None:
+            nonlocal got
+            got += received
+            bar.update(got, None)
 
-def _get(candidate: str, target: Path) -> None:
-    local = local_path(candidate)
-    if local is not None:
-        if not local.is_file():
-            raise SourceError("no such file")
-        shutil.copyfile(local, target)
-        return
+        def check(path: Path) -> None:
+            _verify(path, algorithm, digest.lower(), sha256, files.sha256(path))
 
-    @tenacity.retry(
-        retry=tenacity.retry_if_exception_type((httpx.TransportError, _ServerError)),
-        stop=tenacity.stop_after_attempt(3),
-        wait=tenacity.wait_exponential(min=1, max=10),
-        reraise=True,
-    )
-    def attempt() -> None:
-        with httpx.stream("GET", candidate, follow_redirects=True, timeout=60) as response:
-            if response.status_code >= 500 or response.status_code == 429:
-                raise _ServerError(f"HTTP {response.status_code}")
-            if response.status_code != 200:
-                raise SourceError(f"HTTP {response.status_code}")
-            with target.open("wb") as stream:
-                for chunk in response.iter_bytes():
-                    stream.write(chunk)
-
-    try:
-        attempt()
-    except (httpx.HTTPError, httpx.InvalidURL, _ServerError) as error:
-        raise SourceError(str(error) or type(error).__name__) from error
-
-
-class _ServerError(Exception):
-    pass
+        archive = root / name
+        try:
+            delivery = transfer.fetch(
+                urls[0],
+                places,
+                archive,
+                check=check,
+                failure=SourceError,
+                what="an archive",
+                # Halves of unknown wholes do not fit together.
+                resume=bool(known or digest),
+                on_bytes=count,
+            )
+            actual, size = files.sha256(archive), delivery.received
+            via = "origin" if delivery.place in urls else "mirror"
+            path = _keep(archive, actual, via, layout)
+        finally:
+            archive.unlink(missing_ok=True)
+    return Download(actual, path, via, size)
 
 
 def _verify(archive: Path, algorithm: str, digest: str, locked: str | None, actual: str) -> None:
@@ -128,13 +152,14 @@ def _verify(archive: Path, algorithm: str, digest: str, locked: str | None, actu
         raise SourceError(f"has other content: SHA256 is {actual}, the lock says {locked}")
 
 
-def _keep(archive: Path, sha256: str, url: str, via: str, layout: Layout) -> Path:
+def _keep(archive: Path, sha256: str, via: str, layout: Layout) -> Path:
     target = _directory(sha256, layout)
     if not target.is_dir():
         with files.directory_atomic(target) as scratch:
             _unpack(archive, scratch / "tree")
             archive.rename(scratch / "archive")
             (scratch / "via").write_text(via)
+            (scratch / "state").write_text(unpacked.state(scratch / "tree"))
     path = stored(sha256, layout)
     assert path is not None
     return path

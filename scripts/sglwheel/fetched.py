@@ -68,8 +68,14 @@ class Fetcher:
     mirrors: Mirrors
     overrides: Mapping[str, Override]
     pins: Mapping[str, Pin]
+    refit: bool = False
     _places: dict[str, _Place] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def pin(self, name: str, kind: str, url: str, requested: str) -> Pin | None:
+        """What the lock says of a source, unless it speaks of another one."""
+        pin = self.pins.get(name)
+        return pin if pin and (pin.kind, pin.url, pin.requested) == (kind, url, requested) else None
 
     def project(self, declaration: Declaration) -> Tree:
         """The files of a source whose own CMake takes part."""
@@ -125,8 +131,10 @@ class Fetcher:
         if override is not None:
             return self._overridden(declaration, override)
         pin = self.pins.get(declaration.name)
-        declared = (declaration.kind, declaration.url, declaration.requested)
-        if pin is not None and (pin.kind, pin.url, pin.requested) != declared:
+        fits = self.pin(declaration.name, declaration.kind, declaration.url, declaration.requested)
+        if self.refit:
+            pin = fits
+        elif pin is not None and fits is None:
             raise SourceError(
                 "the lock speaks of another source than the build",
                 where={
@@ -140,7 +148,11 @@ class Fetcher:
     def _git(self, declaration: Declaration, pin: Pin | None) -> _Place:
         store = GitStore.open(declaration.url, self.layout, self.mirrors)
         commit = _commit(store, declaration.requested, pin)
+        if commit != declaration.requested and len(declaration.requested) == len(commit):
+            raise _contradiction(self.recipe.id, declaration.url, declaration.requested, commit)
         received = store.commit(commit)
+        if pin and pin.tree and pin.tree != (tree := store.git.tree(commit)):
+            raise _contradiction(self.recipe.id, f"the tree of {commit}", tree, pin.tree)
         return _Place(store.via(commit), received, (store, commit))
 
     def _url(self, declaration: Declaration, pin: Pin | None) -> _Place:
@@ -152,7 +164,7 @@ class Fetcher:
             received = store.commit(commit)
             tree = store.git.tree(commit)
             if pin and pin.tree and pin.tree != tree:
-                raise SourceError(f"the tree of {commit} is {tree}, the lock says {pin.tree}")
+                raise _contradiction(self.recipe.id, f"the tree of {commit}", tree, pin.tree)
             return _Place("tree-of-commit", received, (store, commit))
         found = downloads.download(declaration.urls, declaration.requested, sha256, self.layout, self.mirrors)
         return _Place(found.via, found.received, directory=found.path, sha256=found.sha256)
@@ -187,6 +199,14 @@ class Fetcher:
             if name.lower() == declaration.name:
                 paths.update(more)
         return Request(frozenset(paths), declaration.submodules or ())
+
+
+def _contradiction(recipe_id: str, what: str, actual: str, locked: str) -> SourceError:
+    return SourceError(
+        f"{what} is {actual}, the lock says {locked}",
+        where={"file": f"recipes/{recipe_id}.lock"},
+        next=f"sglwheel lock --check {recipe_id}",
+    )
 
 
 def _commit(store: GitStore, requested: str, pin: Pin | None) -> CommitId:

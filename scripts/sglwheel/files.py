@@ -82,6 +82,19 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def digest(text: str) -> str:
+    """The SHA-256 of a text, in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where the file system cannot."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o644) -> None:
     """Replace `path` by `data`: a reader sees the old file or the new one, also after a power loss."""
     path.parent.mkdir(parents=True, exist_ok=True)

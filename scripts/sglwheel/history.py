@@ -50,11 +50,14 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """The first step is the start of the range; each further one touched a file of interest."""
+    """The first step is the start of the range; each further one touched a file of interest.
+
+    `line` holds every commit that was walked, the start first.
+    """
 
     steps: tuple[Step, ...]
     end: Commit
-    commits: int
+    line: tuple[str, ...]
 
 
 @dataclass
@@ -113,29 +116,24 @@ def describe(git: Git, commit: str) -> Commit:
 
 
 def walk(git: Git, start: CommitId, end: CommitId, directory: str, files: Iterable[str]) -> History:
-    """Walk the main line from `start` to `end`, once for each place where the directory has been.
+    """Walk the main line from `start` to `end`, following the directory where it moves.
 
     Raises UsageError when `end` does not descend from `start`.
     """
-    if git.run("merge-base", "--is-ancestor", start, end, accept=(0, 1, 128)).returncode:
-        raise UsageError(
-            "the end of the range does not descend from its start",
-            where={"from": start, "to": end},
-            next="choose commits of one line: --from A --to B",
-        )
-    first, last = describe(git, start), describe(git, end)
+    line = _line(git, start, end)
     where = _Where(directory, {file: file for file in files})
     _reset(git, where, start)
-    steps = [where.freeze(first)]
-    commits = int(git.run("rev-list", "--first-parent", "--count", f"{start}..{end}").stdout)
-    begin = start
+    steps = [where.freeze(describe(git, start))]
+    place = {commit: number for number, (commit, _) in enumerate(line)}
+    begin = 0
     while True:
-        for commit, changes in _log(git, begin, end, where.specs()):
+        for commit, changes in _touching(git, line[begin:], where.specs()):
+            here = place[commit.id]
             gone = [path for path, blob in changes.items() if blob is None and path in where.paths.values()]
-            if gone and _follow(git, commit.id, where, gone):
+            if gone and _follow(git, line[here], where, gone):
                 _reset(git, where, commit.id)
                 steps.append(where.freeze(commit))
-                begin = commit.id
+                begin = here + 1
                 break
             for path, blob in changes.items():
                 if blob is None:
@@ -144,14 +142,7 @@ def walk(git: Git, start: CommitId, end: CommitId, directory: str, files: Iterab
                     where.blobs[path] = blob
             steps.append(where.freeze(commit))
         else:
-            return History(tuple(steps), last, commits)
-
-
-def at(git: Git, commit: CommitId, where: Step, files: Iterable[str]) -> Step:
-    """The same files at another commit, by the names that `where` has for them."""
-    place = _Where(where.directory, {file: where.paths.get(file, file) for file in files})
-    _reset(git, place, commit)
-    return place.freeze(describe(git, commit))
+            return History(tuple(steps), describe(git, end), (start, *place))
 
 
 def _reset(git: Git, where: _Where, commit: str) -> None:
@@ -165,42 +156,64 @@ def _reset(git: Git, where: _Where, commit: str) -> None:
             where.blobs[path] = blob
 
 
-def _log(
-    git: Git, start: str, end: str, specs: Sequence[str]
+def _line(git: Git, start: CommitId, end: CommitId) -> list[tuple[str, str]]:
+    """Each commit after `start` and the parent through which `start` is reached, oldest first.
+
+    First parents, as long as they lead to `start`; at a merge of two lines, the first parent that does.
+    """
+    if start == end:
+        return []
+    listed = git.run("rev-list", "--first-parent", "--parents", f"{start}..{end}").stdout.splitlines()
+    line = [(words[0], words[1] if len(words) > 1 else "") for words in map(str.split, reversed(listed))]
+    if line and line[0][1] == start:
+        return line
+    listed = git.run("rev-list", "--ancestry-path", "--parents", f"{start}..{end}").stdout.splitlines()
+    parents = {words[0]: words[1:] for words in map(str.split, listed)}
+    line, commit = [], str(end)
+    while commit != start:
+        parent = next((one for one in parents.get(commit, []) if one == start or one in parents), None)
+        if parent is None:
+            raise UsageError(
+                "the end of the range does not descend from its start",
+                where={"from": start, "to": end},
+                next="choose commits of one line: --from A --to B",
+            )
+        line.append((commit, parent))
+        commit = parent
+    return line[::-1]
+
+
+def _touching(
+    git: Git, line: Sequence[tuple[str, str]], specs: Sequence[str]
 ) -> Iterator[tuple[Commit, dict[str, str | None]]]:
-    if not specs:
+    """The commits of a line that change one of `specs`, and to which blobs (None: deleted)."""
+    if not specs or not line:
         return
     done = git.run(
         "--literal-pathspecs",
-        "log",
-        "--first-parent",
-        "--diff-merges=first-parent",
-        "--reverse",
-        "--raw",
+        "diff-tree",
+        "--stdin",
         "-r",
+        "-z",
+        "--raw",
         "--no-abbrev",
         "--no-renames",
-        "-z",
         _FORMAT,
-        f"{start}..{end}",
         "--",
         *specs,
+        input="".join(f"{commit} {parent}\n" for commit, parent in line).encode(),
         failure=PatchError,
     )
     for record in done.stdout.split("\x01")[1:]:
-        head, _, rest = record.partition("\n")
-        # With -z a NUL stands where the message's newline would be.
-        identity, seconds, subject, *fields = (head + rest).split("\0")
+        identity, seconds, subject, *fields = record.split("\0")
         changes: dict[str, str | None] = {}
         tokens = iter(fields)
         for token in tokens:
-            token = token.strip("\n")
-            if not token.startswith(":"):
-                continue
-            _, _, _, blob, _ = token[1:].split(" ")
-            path = next(tokens)
-            changes[path] = None if blob == _EMPTY else blob
-        yield _commit(f"\x01{identity}\0{seconds}\0{subject}"), changes
+            if ":" in token[:2]:
+                blob = token.strip("\n").split(" ")[3]
+                path = next(tokens)
+                changes[path] = None if blob == _EMPTY else blob
+        yield _commit(f"{identity}\0{seconds}\0{subject}"), changes
 
 
 def _commit(text: str) -> Commit:
@@ -208,9 +221,10 @@ def _commit(text: str) -> Commit:
     return Commit(CommitId.parse(identity), datetime.fromtimestamp(int(seconds), UTC), subject.strip("\n"))
 
 
-def _follow(git: Git, commit: CommitId, where: _Where, gone: Sequence[str]) -> bool:
+def _follow(git: Git, link: tuple[str, str], where: _Where, gone: Sequence[str]) -> bool:
     """Find where files went that a commit took away; false when they are just deleted."""
-    renames = _renames(git, commit, "-M100%")
+    commit, _ = link
+    renames = _renames(git, link, "-M100%")
     old = where.directory
     moved = _moved_directory(old, renames) if old is not None else None
     if old is not None and moved is not None and not _exists(git, commit, old):
@@ -224,15 +238,16 @@ def _follow(git: Git, commit: CommitId, where: _Where, gone: Sequence[str]) -> b
     lost = [path for path in gone if path not in renames]
     if lost:
         # Edited on the way: git compares contents, of the files of this one commit only.
-        renames |= {path: new for path, new in _renames(git, commit, "-M").items() if path in lost}
+        renames |= {path: new for path, new in _renames(git, link, "-M").items() if path in lost}
     found = {file: renames[path] for file, path in where.paths.items() if path in renames and path in gone}
     where.paths |= found
     return bool(found)
 
 
-def _renames(git: Git, commit: CommitId, how: str) -> dict[str, str]:
+def _renames(git: Git, link: tuple[str, str], how: str) -> dict[str, str]:
+    commit, parent = link
     done = git.run(
-        "diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--diff-filter=R", how, f"{commit}^1", commit,
+        "diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--diff-filter=R", how, parent, commit,
         failure=PatchError,
     )  # fmt: skip
     tokens = iter(done.stdout.split("\0"))
@@ -257,7 +272,7 @@ def _moved_directory(old: str, renames: Mapping[str, str]) -> str | None:
     return best if best is not None and PurePosixPath(best).parts else None
 
 
-def _exists(git: Git, commit: CommitId, directory: str) -> bool:
+def _exists(git: Git, commit: str, directory: str) -> bool:
     """Whether anything of a directory's own build is left; a README that stays behind is not."""
     done = git.run("ls-tree", "--full-tree", commit, "--", f"{directory}/CMakeLists.txt", failure=PatchError)
     return bool(done.stdout.strip())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import uv
-
-from sglwheel import fingerprint
+from sglwheel import fingerprint, packages
 from sglwheel.buildtree import TREE_VARIABLE, BuildTree
 from sglwheel.progress import NINJA_STATUS
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from sglwheel.recipe import Recipe
     from sglwheel.toolchain import BuildEnv
 
+_BACKEND = Path(__file__).with_name("data") / "backend.py"
 _WAITING = 16  # launchers that ask beyond those that run, so that the governor has a choice
 
 
@@ -37,12 +37,18 @@ class Invocation:
             "wheel.exclude": ";".join(self.recipe.wheel.exclude),
             **{f"cmake.define.{key}": value for key, value in definitions.items()},
         }
+        project = self.tree.source / self.recipe.source.directory
+        if self.env.torch.record:
+            # Beside an installed torch everything is there, so a build needs no uv.
+            chosen = dict(word.split("=", 1) for word in more if word != "-C")
+            chosen = {key: value for key, value in settings.items() if value} | chosen
+            return [self.env.python, "-P", _BACKEND, project, out, json.dumps(chosen)]
         return [
-            *(uv.find_uv_bin(), "build", "--wheel", "--no-build-isolation", "--python", self.env.python),
+            *(packages.uv_binary(), "build", "--wheel", "--no-build-isolation", "--python", self.env.python),
             *("--no-config", "--no-cache", "--offline", "--out-dir", out),
             *(word for key, value in settings.items() if value for word in ("-C", f"{key}={value}")),
             *more,
-            self.tree.source / self.recipe.source.directory,
+            project,
         ]
 
     def definitions(self, fetched: Mapping[str, Path]) -> dict[str, str]:
@@ -79,6 +85,8 @@ class Invocation:
             self.env.python.parent.parent: "environment",
             self.tree.path: ".",
         }
+        if self.env.torch.record:
+            prefixes[self.env.torch.path.parent] = "site-packages"
         maps = [f"-ffile-prefix-map={path}={short}" for path, short in prefixes.items()]
         for key in ("CFLAGS", "CXXFLAGS"):
             values[key] = " ".join([values.get(key, ""), *maps]).strip()

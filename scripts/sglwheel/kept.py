@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sglwheel import files, sparse
+from sglwheel import files, sparse, unpacked
 from sglwheel.errors import SourceError
 from sglwheel.files import Layout
 from sglwheel.mirrors import Mirrors
@@ -56,7 +56,7 @@ def _reuse(receipt: Path) -> Kept | None:
     try:
         facts: dict[str, Any] = json.loads(receipt.read_text())
         path = receipt.parent / facts["directory"]
-        if _state(path) != facts["state"]:
+        if unpacked.state(path) != facts["state"]:
             return None
         return Kept(path, tuple(Piece(**item) for item in facts["pieces"]), 0)
     except (OSError, ValueError, KeyError, TypeError):
@@ -79,11 +79,15 @@ def _export(
         target = receipt.parent / f"{name}-{sparse.identity(pieces)[:16]}"
         # Two requests may take the same files, and somebody may have edited them since.
         with files.locked(target.with_suffix(".lock"), failure=SourceError, what=name):
-            if target.is_dir() and _state(target) != _state(scratch):
+            if target.is_dir() and unpacked.state(target) != unpacked.state(scratch):
                 shutil.rmtree(target)
             if not target.is_dir():
                 scratch.rename(target)
-    facts = {"directory": target.name, "state": _state(target), "pieces": [asdict(item) for item in pieces]}
+    facts = {
+        "directory": target.name,
+        "state": unpacked.state(target),
+        "pieces": [asdict(item) for item in pieces],
+    }
     files.write_atomic(receipt, json.dumps(facts, indent=1))
     return Kept(target, pieces, received)
 
@@ -98,16 +102,28 @@ def _freeze(root: Path, moment: float) -> None:
             os.utime(path, (moment, moment), follow_symlinks=False)
 
 
-def _state(root: Path) -> str:
-    """A hash over names, sizes, modes and times: an edit in place changes it."""
-    if not root.is_dir():
-        raise FileNotFoundError(root)
-    digest = hashlib.sha256()
-    for directory, directories, names in os.walk(root):
-        directories.sort()
-        for name in sorted(names):
-            path = Path(directory, name)
-            facts = path.lstat()
-            line = f"{path.relative_to(root)}\0{facts.st_size}\0{facts.st_mode:o}\0{facts.st_mtime_ns}\n"
-            digest.update(line.encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
+def edited(name: str, store: GitStore, commit: CommitId, layout: Layout) -> list[tuple[Path, str]]:
+    """Files of kept directories that are not what the commit has, read byte by byte, each with why."""
+    wrong: list[tuple[Path, str]] = []
+    for receipt in sorted((layout.cache / "sources").glob(f"{name}-*.json")):
+        try:
+            facts: dict[str, Any] = json.loads(receipt.read_text())
+            pieces = [Piece(**item) for item in facts["pieces"]]
+            root = receipt.parent / facts["directory"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if not root.is_dir() or (pieces[0].url, pieces[0].commit) != (store.url, commit):
+            continue
+        # The content is a tree that we wrote into the store: exactly what was taken.
+        entries = {entry.path: entry for entry in store.entries(pieces[0].content)}
+        inner = tuple(f"{piece.path}/" for piece in pieces[1:])
+        for path, (blob, executable) in unpacked.contents(root).items():
+            if path.startswith(inner) and inner:
+                continue
+            entry = entries.pop(path, None)
+            if entry is None:
+                wrong.append((root / path, "was not taken from the commit"))
+            elif entry.object != blob or (entry.mode == "100755") != executable:
+                wrong.append((root / path, "differs from the commit"))
+        wrong += [(root / path, "is gone") for path in entries]
+    return wrong

@@ -6,10 +6,10 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from sglwheel.errors import UsageError
 from sglwheel.files import Layout
@@ -22,6 +22,8 @@ class Mirrors:
     """A mapping of url prefixes to places that hold the same content."""
 
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    offline: bool = False
+    """Only places on this host count."""
 
     @classmethod
     def load(cls, layout: Layout) -> Self:
@@ -50,7 +52,11 @@ class Mirrors:
     def with_entries(self, entries: Mapping[str, str | os.PathLike[str]]) -> Self:
         """The same mirrors with more in front; keys are prefixes, values urls or paths."""
         more = {normal(key): (os.fspath(value),) for key, value in entries.items()}
-        return type(self)({**self.entries, **more})
+        return replace(self, entries={**self.entries, **more})
+
+    def without_network(self) -> Self:
+        """The same mirrors, less all places that are not on this host."""
+        return replace(self, offline=True)
 
     def mapped(self, url: str) -> tuple[str, ...]:
         """What the longest matching prefix leads to; empty if none matches."""
@@ -67,7 +73,24 @@ class Mirrors:
         """Places to try in turn: mirrors, then the url itself unless its host cannot exist."""
         host = urlsplit(url).hostname or ""
         original = () if host == "invalid" or host.endswith(".invalid") else (url,)
-        return tuple(dict.fromkeys((*self.mapped(url), *original)))
+        every = dict.fromkeys((*self.mapped(url), *original))
+        return tuple(place for place in every if not self.offline or local_path(place) is not None)
+
+    def original(self, url: str) -> str:
+        """What a mirror's url stands for; itself if no mirror has it."""
+        pairs = ((key, target.rstrip("/")) for key, targets in self.entries.items() for target in targets)
+        for key, target in sorted(pairs, key=lambda pair: -len(pair[1])):
+            if url == target or url.startswith(f"{target}/"):
+                return key + url.removeprefix(target)
+        return url
+
+
+def redacted(url: str) -> str:
+    """An url as logs and errors may show it: without user, password and query."""
+    if local_path(url) is not None or "://" not in url:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def normal(url: str) -> str:

@@ -10,22 +10,24 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import packaging.pylock
-import uv
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from sglwheel import console, process
 from sglwheel.errors import ToolchainError
 from sglwheel.files import write_atomic
+from sglwheel.mirrors import Mirrors, local_path, redacted
 
-_PYPI = "https://pypi.org/simple"
+PYPI = "https://pypi.org/simple"
 # What of the user's uv configuration says *where* packages come from or how they are carried. The rest says
 # which packages to take, and that is the lock's to say.
 _KEPT = re.compile(
     r"UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|INDEX_STRATEGY|INDEX_\w+_(USERNAME|PASSWORD)|KEYRING_PROVIDER"
     r"|INSECURE_HOST|CACHE_DIR|LINK_MODE|NATIVE_TLS|SYSTEM_CERTS|HTTP_TIMEOUT|HTTP_RETRIES|OFFLINE"
+    r"|FIND_LINKS|NO_INDEX"
     r"|CONCURRENT_\w+|CONFIG_FILE|NO_CONFIG)"
 )
 _DROPPED = re.compile(r"(UV|PIP|PYTHON|CONDA|VIRTUAL_ENV)(_\w+)?|PYTHON\w*|__PYVENV_LAUNCHER__")
@@ -37,6 +39,7 @@ _FOREIGN = re.compile(
     re.MULTILINE,
 )
 _SDIST = re.compile(r"^sdist = .*\n", re.MULTILINE)
+_URL = re.compile(r"(\b(?:url|index|path) = )\"([^\"]+)\"")
 _SIZE = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _DOWNLOADING = re.compile(r"Downloading (\S+) \(([\d.]+)([KMG]iB)\)")
 _DOWNLOADED = re.compile(r"Downloaded (\S+)")
@@ -89,6 +92,18 @@ class Lock:
         return None
 
 
+def uv_binary() -> str:
+    """uv, which comes with the tool. Raises ToolchainError where somebody left it out."""
+    try:
+        import uv
+
+        return uv.find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        raise ToolchainError(
+            "uv is not installed", next="pip install uv, or build with --torch-from an environment"
+        ) from None
+
+
 def environment() -> dict[str, str]:
     """The caller's environment without what could change *which* packages uv takes."""
     kept = {
@@ -99,7 +114,11 @@ def environment() -> dict[str, str]:
 
 def has_own_index() -> bool:
     """Whether the user has told uv of indexes of their own."""
-    return any("INDEX" in key or key == "UV_CONFIG_FILE" for key in environment() if key.startswith("UV_"))
+    return any(
+        ("INDEX" in key and key != "UV_NO_INDEX") or key == "UV_CONFIG_FILE"
+        for key in environment()
+        if key.startswith("UV_")
+    )
 
 
 def read(path: Path) -> Lock | None:
@@ -119,57 +138,99 @@ def read(path: Path) -> Lock | None:
 
 
 def resolve(
-    requirements: Sequence[str], into: Path, *, python: str, index: str | None = None, public: bool = True
+    requirements: Sequence[str],
+    into: Path,
+    *,
+    python: str,
+    index: str | None = None,
+    public: bool = True,
+    mirrors: Mirrors | None = None,
+    constraints: Sequence[str] = (),
 ) -> Lock:
     """Resolve for every Linux and every Python from `python` on, and write the lock to `into`.
 
-    With `public` the user's indexes are left out, so that the lock holds no address of this site. Raises
-    ToolchainError.
+    With `public` the user's indexes are left out and mirrors' urls become those that they stand for, so that
+    the lock holds no address of this site. Raises ToolchainError.
     """
+    mirrors = mirrors or Mirrors()
     base = environment()
     if public:
-        base = {key: value for key, value in base.items() if "INDEX" not in key}
-    argv = [
-        uv.find_uv_bin(),
-        "pip",
-        "compile",
-        "--quiet",
-        "--no-header",
-        "--universal",
-        "--python-version",
-        python,
-    ]
-    argv += ["--format", "pylock.toml", "--only-binary", ":all:"]
-    argv += ["--no-config", "--default-index", _PYPI] if public else []
-    argv += ["--index", index] if index else []
-    done = process.run(
-        [*argv, "-"],
-        failure=ToolchainError,
-        env=base,
-        input="\n".join(requirements).encode(),
-        accept=range(256),
-        what="resolving",
-    )
-    if done.returncode != 0:
-        says = [line.removeprefix("error: ").removeprefix("  ") for line in done.stderr.splitlines()]
+        base = {key: value for key, value in base.items() if not re.search("INDEX|FIND_LINKS", key)}
+    argv = [uv_binary(), "pip", "compile", "--quiet", "--no-header", "--universal"]
+    argv += ["--python-version", python, "--format", "pylock.toml", "--only-binary", ":all:"]
+    if constraints:
+        listed = into.with_suffix(".constraints.txt")
+        write_atomic(listed, "".join(f"{line}\n" for line in constraints))
+        argv += ["--constraints", str(listed)]
+    says: dict[str, str] = {}
+    for defaults, extra in _places(index, mirrors, public):
+        done = process.run(
+            [*argv, *defaults, *extra, "-"],
+            failure=ToolchainError,
+            env=base,
+            input="\n".join(requirements).encode(),
+            accept=range(256),
+            what="resolving",
+        )
+        if done.returncode == 0:
+            break
+        lines = [line.removeprefix("error: ").removeprefix("  ") for line in done.stderr.splitlines()]
+        text = "\n".join(line for line in lines if not line.startswith("warning:"))[-2000:]
+        for word in (*defaults, *extra):
+            text = text.replace(word, redacted(word))
+        says.setdefault(text, "")
+    else:
         raise ToolchainError(
             f"uv finds no packages that fit {requirements[0]} and what goes with it",
             where={
                 "asked for": "\n".join(requirements),
                 "from": index or ("PyPI" if public else "this host's indexes"),
-                "says": "\n".join(line for line in says if not line.startswith("warning:"))[-2000:],
+                "says": "\n".join(says) or "no index may be asked: the network is switched off",
             },
             next="check the versions in the recipe (or --torch), and the network",
         )
     body = _SDIST.sub("", _FOREIGN.sub("", done.stdout))
-    listed = "".join(f"    {_quoted(line)},\n" for line in requirements)
+    body = _URL.sub(lambda match: f'{match[1]}"{redacted(mirrors.original(match[2]))}"', body)
+    if public and (own := _of_this_site(body, mirrors)):
+        raise ToolchainError(
+            "the lock would hold the address of a mirror",
+            where={"url": own},
+            next="map the mirror's files, too",
+        )
+    asked = "".join(f"    {_quoted(line)},\n" for line in requirements)
     text = (
         "# Written by sglwheel: versions and hashes of the build environment. Delete to resolve anew.\n"
-        f"{body.rstrip()}\n\n[tool.sglwheel]\nrequirements = [\n{listed}]\n"
+        f"{body.rstrip()}\n\n[tool.sglwheel]\nrequirements = [\n{asked}]\n"
     )
     lock = Lock(tuple(requirements), packaging.pylock.Pylock.from_dict(tomllib.loads(text)))
     write_atomic(into, text)
     return lock
+
+
+def _places(
+    index: str | None, mirrors: Mirrors, public: bool
+) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Which indexes uv is told of, the first choice first: (the default one, another one)."""
+    defaults: list[tuple[str, ...]] = [()]
+    if public or mirrors.mapped(PYPI):
+        config = ("--no-config",) if public else ()
+        defaults = [(*config, "--default-index", place) for place in mirrors.candidates(PYPI)]
+    more: list[tuple[str, ...]] = [()]
+    if index:
+        more = [("--index", place) for place in mirrors.candidates(index)]
+    return [(default, extra) for extra in more for default in defaults]
+
+
+def _of_this_site(text: str, mirrors: Mirrors) -> str | None:
+    """An url of a mirror that could not be said in public words."""
+    targets = [target for targets in mirrors.entries.values() for target in targets]
+    hosts = {urlsplit(target).netloc.rpartition("@")[2] for target in targets if local_path(target) is None}
+    hosts -= {urlsplit(key).netloc for key in mirrors.entries}
+    for match in _URL.finditer(text):
+        parts = urlsplit(match[2])
+        if parts.scheme not in ("http", "https") or parts.netloc in hosts:
+            return match[2]
+    return None
 
 
 def _quoted(text: str) -> str:
@@ -177,15 +238,28 @@ def _quoted(text: str) -> str:
 
 
 def install(
-    lock: Lock, *, python: Path, log: Path, title: str, target: Path | None = None, index: str | None = None
+    lock: Lock,
+    *,
+    python: Path,
+    log: Path,
+    title: str,
+    target: Path | None = None,
+    index: str | None = None,
+    links: Path | None = None,
+    only_links: bool = False,
 ) -> None:
-    """Install exactly what the lock says, checked by hash, wheels only. Raises ToolchainError."""
+    """Install exactly what the lock says, checked by hash, wheels only; `links` is a directory of wheels.
+
+    With `only_links` no index is asked. Raises ToolchainError.
+    """
     listed = log.with_suffix(".txt")
     write_atomic(listed, lock.text())
-    argv = [uv.find_uv_bin(), "pip", "install", "--python", str(python), "--no-deps", "--require-hashes"]
+    argv = [uv_binary(), "pip", "install", "--python", str(python), "--no-deps", "--require-hashes"]
     argv += ["--only-binary", ":all:", "--no-python-downloads", "-r", str(listed)]
     argv += ["--target", str(target)] if target is not None else []
-    argv += ["--index", index] if index else []
+    argv += ["--find-links", str(links)] if links is not None else []
+    argv += ["--offline", "--no-index"] if only_links else []
+    argv += ["--index", index] if index and not only_links else []
     sizes: dict[str, float] = {}
     done = set[str]()
     with console.progress(title, unit="bytes") as bar:

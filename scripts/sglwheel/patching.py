@@ -250,12 +250,13 @@ class _Job:
 
 
 def holds(proof: Proof, root: Path) -> bool:
-    """Whether a proof about a file is true of the tree at `root`; a file that is not there holds nothing."""
+    """Whether a proof about a file is true of the tree at `root`; a file that is not there is empty."""
     path = root / proof.path
-    try:
-        text = path.read_bytes() if path.is_file() else b""
-    except OSError:
-        text = b""
+    return proof_holds(proof, path.read_bytes() if path.is_file() else b"")
+
+
+def proof_holds(proof: Proof, text: bytes) -> bool:
+    """Whether a proof about a file is true of its text."""
     contained = proof.argument.encode() in text
     return contained if proof.kind == "file-contains" else not contained
 

@@ -7,23 +7,24 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sglwheel import (
     __version__,
+    borrowed,
     build,
     console,
     files,
     finish,
-    inspect,
+    handover,
     patching,
     recipe,
+    releasing,
     sample,
     series,
     source,
@@ -31,41 +32,38 @@ from sglwheel import (
     torchpin,
     wheelhouse,
 )
-from sglwheel import smoke as smoking
-from sglwheel.errors import (
-    BuildError,
-    InspectionError,
-    PatchError,
-    SglwheelError,
-    SmokeError,
-    SourceError,
-    ToolchainError,
-    WheelhouseError,
-)
+from sglwheel.borrowed import Borrowed
+from sglwheel.errors import BuildError, PatchError, SourceError, ToolchainError, WheelhouseError
 from sglwheel.files import Layout
-from sglwheel.inspect import symbols
 from sglwheel.mirrors import Mirrors
 from sglwheel.predicates import Facts
 from sglwheel.recipe import Recipe
+from sglwheel.releasing import stage
 
 _SAMPLE = "https://sample.invalid/"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line changes about a recipe, for one run."""
+    """What the command line changes about a recipe, for one run.
+
+    `torch_from` is an environment whose torch is used; `until` "finish" publishes nothing.
+    """
 
     torch: str | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     jobs: int | None = None
     all_patches: bool = False
+    torch_from: Path | None = None
+    provider: Literal["pypi", "system"] | None = None
+    until: Literal["finish"] | None = None
 
 
 @dataclass(frozen=True)
 class Done:
-    """A finished run: what a person reads and what a script reads."""
+    """A finished run: what a person reads and what a script reads; no release when it was to stop before."""
 
-    release: wheelhouse.Release
+    release: wheelhouse.Release | None
     summary: tuple[str, ...]
     facts: Mapping[str, Any]
 
@@ -78,18 +76,31 @@ class Context:
     recipe: Recipe
     options: Options
     mirrors: Mirrors
+    lent: Borrowed | None = None
 
     @classmethod
     def load(cls, layout: Layout, name: str, options: Options | None = None) -> Context:
-        """Read recipe and mirrors. Raises UsageError, and SourceError when the sample cannot be replayed."""
+        """Read recipe, mirrors and the lent environment.
+
+        Raises UsageError, ToolchainError for a lent torch that is not the one wanted, and SourceError when
+        the sample cannot be replayed.
+        """
         options = options or Options()
         loaded = recipe.load(layout, name)
+        lent = borrowed.read(options.torch_from) if options.torch_from is not None else None
         if options.torch is not None:
             loaded = loaded.with_torch(options.torch)
+        elif lent is not None:
+            loaded = loaded.with_torch(str(lent.torch.version))
+        if options.provider is not None:
+            loaded = loaded.with_provider(options.provider)
+        if lent is not None:
+            # Before anything is fetched for a torch that is not there.
+            torchpin.verify(lent.torch, torchpin.pin(loaded))
         mirrors = Mirrors.load(layout)
         if loaded.source.git.startswith(_SAMPLE):
             mirrors = mirrors.with_entries(_replay_sample(layout))
-        return cls(layout, loaded, options, mirrors)
+        return cls(layout, loaded, options, mirrors, lent)
 
     @cached_property
     def checkout(self) -> source.Checkout:
@@ -101,7 +112,7 @@ class Context:
 
     @cached_property
     def facts(self) -> Facts:
-        versions = toolchain.resolve(self.recipe, torchpin.pin(self.recipe))
+        versions = toolchain.resolve(self.recipe, torchpin.pin(self.recipe), self.lent)
         return Facts.of(
             self.recipe,
             cmake=versions.cmake,
@@ -124,35 +135,109 @@ class Context:
 
     def prepare(self) -> toolchain.BuildEnv:
         """Make the build environment. Raises ToolchainError."""
-        return toolchain.prepare(self.recipe, torchpin.pin(self.recipe), self.layout, self.mirrors)
+        return toolchain.prepare(self.recipe, torchpin.pin(self.recipe), self.layout, self.mirrors, self.lent)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A finished wheel, and what it was made of."""
+
+    checkout: source.Checkout
+    patched: patching.PatchedTree
+    env: toolchain.BuildEnv
+    dependencies: source.Dependencies
+    built: build.BuiltWheel
+    finished: finish.FinishedWheel
+
+    @property
+    def bytes_fetched(self) -> int:
+        return self.checkout.bytes_fetched + self.dependencies.bytes_fetched
+
+    def facts(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "fingerprint": self.built.fingerprint,
+            "patches": [vars(state) for state in self.patched.patches],
+            "build": {**self.costs(), "steps": self.built.steps, "reused": self.built.reused},
+            "bytes_fetched": self.bytes_fetched,
+        }
+
+    def costs(self) -> dict[str, Any]:
+        return {
+            "cpu_seconds": round(self.built.cpu_seconds, 1),
+            "seconds": round(self.built.seconds, 1),
+            "peak_bytes": self.built.peak_bytes,
+        }
+
+    def who(self) -> dict[str, Any]:
+        """What may differ between two builds of the same bytes."""
+        return {
+            "tool": f"sglwheel {__version__}",
+            "built": datetime.now(UTC).isoformat(timespec="seconds"),
+            "host": {"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count()},
+            **self.costs(),
+            "bytes_fetched": self.bytes_fetched,
+        }
 
 
 def run(layout: Layout, name: str, options: Options) -> Done:
-    """Take a recipe all the way to an installed wheel.
+    """Take a recipe all the way to an installed wheel, or as far as `options.until` says.
 
     Stages whose inputs did not change are not repeated. Raises the failing stage's error; what was published
     before stays as it is.
     """
     started = time.monotonic()
     context = Context.load(layout, name, options)
-    target = context.recipe
+    made = make(context)
+    if options.until == "finish":
+        notes = handover.write(made.finished.path, made.who())
+        facts = {"path": str(made.finished.path), "notes": str(notes), **made.facts()}
+        return Done(None, (str(made.finished.path),), facts)
+    released = releasing.release(made.finished, context.recipe, made.env, layout, made.who())
+    seconds = time.monotonic() - started
+    return Done(released.release, released.summary(layout, seconds), {**released.facts(), **made.facts()})
+
+
+def publish(layout: Layout, wheel: Path, name: str, options: Options) -> Done:
+    """Check and publish a finished wheel that was built elsewhere; it must be what the recipe describes.
+
+    Raises WheelhouseError for a wheel that is not ours or of other inputs, and the failing stage's error.
+    """
+    started = time.monotonic()
+    context = Context.load(layout, name, options)
+    with stage(f"take over {wheel.name}", WheelhouseError):
+        finished = handover.read(wheel, context.recipe)
+        for mark in finished.marked:
+            console.warn(mark)
+    title = f"toolchain: torch {context.recipe.torch.version}, CUDA {context.recipe.build.cuda_toolkit}"
+    with stage(title, ToolchainError):
+        env = context.prepare()
+    released = releasing.release(finished, context.recipe, env, layout, handover.notes(wheel))
+    return Done(
+        released.release, released.summary(layout, time.monotonic() - started), dict(released.facts())
+    )
+
+
+def make(context: Context) -> Made:
+    """Fetch, patch, build and finish. Raises the failing stage's error."""
+    layout, options, target = context.layout, context.options, context.recipe
     # The series is read first: a malformed patch should not cost a download.
-    with _stage(f"series {target.source.series}", PatchError):
+    with stage(f"series {target.source.series}", PatchError):
         console.detail(f"{len(context.series.patches)} patches")
-    with _stage(f"source {target.source.git} at {target.source.commit}", SourceError):
+    with stage(f"source {target.source.git} at {target.source.commit}", SourceError):
         checkout = context.checkout
         _say_fetched(checkout.bytes_fetched)
-    with _stage("patch", PatchError):
+    with stage("patch", PatchError):
         patched = context.patch()
         for line in describe_patches(patched.patches):
             console.detail(line)
-    with _stage(f"toolchain: torch {target.torch.version}, CUDA {target.build.cuda_toolkit}", ToolchainError):
+    with stage(f"toolchain: torch {target.torch.version}, CUDA {target.build.cuda_toolkit}", ToolchainError):
         env = context.prepare()
         console.detail(f"torch {env.torch.full_version}, nvcc {env.nvcc_version}, {env.cxx}")
-    with _stage("dependencies", SourceError):
+    with stage("dependencies", SourceError):
         dependencies = source.dependencies(patched, target, layout, context.mirrors, options.overrides)
         _say_fetched(dependencies.bytes_fetched)
-    with _stage("build", BuildError):
+    with stage("build", BuildError):
         built = build.build(target, patched, dependencies, env, layout, date=checkout.date, jobs=options.jobs)
         console.detail(
             f"{layout.relative(built.tree)}: nothing to do"
@@ -160,165 +245,16 @@ def run(layout: Layout, name: str, options: Options) -> Done:
             else f"{built.steps} steps, {console.format_seconds(built.cpu_seconds)} of CPU, "
             f"peak {console.format_bytes(built.peak_bytes)} in one process"
         )
-    with _stage("finish", BuildError):
+    with stage("finish", BuildError):
         finished = finish.finish(built, target, patched, dependencies, env, checkout, layout)
         console.detail(finished.path.name)
-    with _stage("inspect", InspectionError):
-        inspection = inspect.inspect(
-            finished.path,
-            expect=inspect.Expectation.of(target, distribution=finished.name, version=finished.version),
-            torch=symbols.installed(env.torch.path),
-        )
-        judge(inspection, layout)
-    with _stage("smoke", SmokeError):
-        smoke = smoking.run(finished.path, target, env, layout)
-        judge_smoke(smoke)
-    with _stage("publish", WheelhouseError):
-        release = wheelhouse.publish(
-            finished, inspection, smoke, layout, provenance=_who_built(built, checkout, dependencies)
-        )
-        console.detail(f"{layout.relative(release.path)} ({release.status})")
-    with _stage("install check", WheelhouseError):
-        check = _install_checked(context, release, env)
-        console.detail(f"{len(check.checks)} checks passed")
-    seconds = time.monotonic() - started
-    return Done(
-        release,
-        _summary(layout, release, inspection, smoke, seconds),
-        {
-            "release": release.id,
-            "path": str(release.path),
-            "status": release.status,
-            "install": release.install_line,
-            "fingerprint": built.fingerprint,
-            "patches": [vars(state) for state in patched.patches],
-            "build": {
-                "cpu_seconds": round(built.cpu_seconds, 1),
-                "seconds": round(built.seconds, 1),
-                "peak_bytes": built.peak_bytes,
-                "steps": built.steps,
-                "reused": built.reused,
-            },
-            "bytes_fetched": checkout.bytes_fetched + dependencies.bytes_fetched,
-            "inspection": inspection.to_json(),
-            "smoke": smoke.to_json(),
-            "install_check": check.to_json(),
-        },
-    )
-
-
-def judge(inspection: inspect.Inspection, layout: Layout) -> None:
-    """Say warnings, raise InspectionError for errors: the place where findings become a verdict."""
-    for finding in inspection.findings:
-        if finding.severity == "warning":
-            console.warn(f"{finding.rule}: {finding.detail}" + (f" ({finding.file})" if finding.file else ""))
-    errors = [finding for finding in inspection.findings if finding.severity == "error"]
-    if errors:
-        where: dict[str, str] = {}
-        for finding in errors:
-            text = finding.detail + (f" [{finding.file}]" if finding.file else "")
-            text += f"\n→ {finding.remedy}" if finding.remedy else ""
-            where[finding.rule] = f"{where[finding.rule]}\n{text}" if finding.rule in where else text
-        raise InspectionError(
-            f"{inspection.wheel.path.name} is not what it should be: {len(errors)} findings",
-            where=where,
-            next=f"sglwheel inspect {layout.relative(inspection.wheel.path)}",
-        )
+    return Made(checkout, patched, env, dependencies, built, finished)
 
 
 def describe_patches(states: Sequence[patching.PatchState]) -> list[str]:
     """One aligned line per patch: name, state, why."""
     width = max((len(state.name) for state in states), default=0)
     return [f"{state.name:<{width}}  {state.state:<16} {state.because}".rstrip() for state in states]
-
-
-@contextmanager
-def _stage(title: str, failure: type[SglwheelError]) -> Iterator[None]:
-    """Narrate a stage, and let what the system refuses (a full disk) end with the stage's own code."""
-    with console.step(title):
-        try:
-            yield
-        except OSError as error:
-            raise failure(
-                f"{title}: {error.strerror or error}",
-                where={"file": str(error.filename)} if error.filename else None,
-                next="run the same command again: it continues",
-            ) from error
-
-
-def judge_smoke(report: smoking.SmokeReport) -> None:
-    """Say every check, raise SmokeError for those that failed."""
-    for check in report.checks:
-        console.detail(f"{check.status:<8} {check.name}" + (f": {check.detail}" if check.detail else ""))
-    failed = {check.name: check.detail for check in report.checks if check.status == "failed"}
-    if failed:
-        raise SmokeError(f"{len(failed)} smoke checks failed", where=failed)
-
-
-def install_check(
-    context: Context, release: wheelhouse.Release, env: toolchain.BuildEnv
-) -> wheelhouse.InstallReport:
-    """Run a release's printed line in a new environment. Raises WheelhouseError for what it did wrong."""
-    return wheelhouse.install_check(
-        release,
-        context.layout,
-        torch=(f"torch=={env.torch.version}",),
-        imports=context.recipe.smoke.imports,
-        variables={"LD_PRELOAD": str(env.stub)},
-    ).demand()
-
-
-def _install_checked(
-    context: Context, release: wheelhouse.Release, env: toolchain.BuildEnv
-) -> wheelhouse.InstallReport:
-    """Check once for these bytes, this line and this torch: a wheel that passed does not change."""
-    record = context.layout.work / context.recipe.id / "install-checked" / f"{release.sha256}.json"
-    key = {"line": release.install_line, "torch": env.torch.full_version}
-    if record.is_file():
-        known = json.loads(record.read_text())
-        if known["key"] == key:
-            return wheelhouse.InstallReport.from_json(known["report"])
-    report = install_check(context, release, env)
-    files.write_atomic(record, json.dumps({"key": key, "report": report.to_json()}, indent=1))
-    return report
-
-
-def _summary(
-    layout: Layout,
-    release: wheelhouse.Release,
-    inspection: inspect.Inspection,
-    smoke: smoking.SmokeReport,
-    seconds: float,
-) -> tuple[str, ...]:
-    size = release.path.stat().st_size
-    unproven = [f"{check.name} ({check.detail})" for check in smoke.checks if check.status == "skipped"]
-    return (
-        "",
-        f"{release.status}: {layout.relative(release.path)}  {console.format_bytes(size)}, "
-        f"{console.format_seconds(seconds)}",
-        *(
-            f"  {library.path}: {', '.join((*library.sass, *library.ptx)) or 'no GPU code'}"
-            for library in inspection.libraries
-        ),
-        *(f"  not proven: {text}" for text in unproven),
-        "install on a node that has its torch:",
-        f"  {release.install_line}",
-    )
-
-
-def _who_built(
-    built: build.BuiltWheel, checkout: source.Checkout, dependencies: source.Dependencies
-) -> dict[str, Any]:
-    """What may differ between two builds of the same bytes."""
-    return {
-        "tool": f"sglwheel {__version__}",
-        "built": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": {"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count()},
-        "cpu_seconds": round(built.cpu_seconds, 1),
-        "seconds": round(built.seconds, 1),
-        "peak_bytes": built.peak_bytes,
-        "bytes_fetched": checkout.bytes_fetched + dependencies.bytes_fetched,
-    }
 
 
 def _say_fetched(count: int) -> None:

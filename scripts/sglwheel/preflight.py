@@ -87,9 +87,12 @@ def check(recipe: Recipe, layout: Layout) -> tuple[Problem, ...]:
     return _inspect(recipe, layout)[0]
 
 
-def require(recipe: Recipe, layout: Layout) -> Host:
-    """Return what the build takes from the host. Raises ToolchainError listing every problem."""
-    problems, compiler, python, cmake = _inspect(recipe, layout)
+def require(recipe: Recipe, layout: Layout, *, borrowed: host.Interpreter | None = None) -> Host:
+    """Return what the build takes from the host; `borrowed` is a lent environment's interpreter.
+
+    Raises ToolchainError listing every problem.
+    """
+    problems, compiler, python, cmake = _inspect(recipe, layout, borrowed)
     if problems or compiler is None or python is None:
         count = len(problems)
         raise ToolchainError(
@@ -101,7 +104,7 @@ def require(recipe: Recipe, layout: Layout) -> Host:
 
 
 def _inspect(
-    recipe: Recipe, layout: Layout
+    recipe: Recipe, layout: Layout, borrowed: host.Interpreter | None = None
 ) -> tuple[tuple[Problem, ...], host.Compiler | None, host.Interpreter | None, dict[str, str]]:
     problems: list[Problem] = []
     cmake: dict[str, str] = {}
@@ -118,7 +121,7 @@ def _inspect(
         problems.append(
             Problem("git", f"need {_GIT_FLOOR} or newer, found {git or 'none'}", _install(_GIT_PACKAGES))
         )
-    python = host.interpreter(recipe.build.python)
+    python = borrowed or host.interpreter(recipe.build.python)
     if python is None:
         problems.append(
             Problem(
@@ -144,7 +147,7 @@ def _inspect(
             cmake.update(library.cmake)
     elif "numa" in recipe.build.host_libraries and not Path("/usr/include/numa.h").is_file():
         problems.append(_numa_problem())
-    problems += _space(recipe, layout)
+    problems += _space(recipe, layout, fetch=borrowed is None)
     needed = recipe.build.largest_unit_mib * _MIB
     memory = host.memory_bytes()
     if memory < needed:
@@ -176,10 +179,10 @@ def _install(packages: Mapping[str, str]) -> str:
     return " | ".join(sorted(set(packages.values())))
 
 
-def _space(recipe: Recipe, layout: Layout) -> list[Problem]:
+def _space(recipe: Recipe, layout: Layout, *, fetch: bool = True) -> list[Problem]:
     """Compare what is still to be written with what is free, for each file system once."""
     needs: dict[Path, int] = {}
-    needs[layout.cache] = _still_to_fetch(recipe, layout)
+    needs[layout.cache] = _still_to_fetch(recipe, layout) if fetch else 0
     needs[layout.work] = recipe.build.build_tree_mib * _MIB
     by_device: dict[int, tuple[Path, int]] = {}
     for path, amount in needs.items():

@@ -63,6 +63,8 @@ def describe(
             "git-version": env.torch.git_version,
             "sha256": env.torch.sha256,
             "cxx11-abi": env.torch.cxx11_abi,
+            # One that lay there: no wheel's hash says which it is, its RECORD does.
+            **({"installed": {"record-sha256": env.torch.record}} if env.torch.record else {}),
         },
         "toolchain": {
             "identity": env.identity,

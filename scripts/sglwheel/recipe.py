@@ -231,6 +231,10 @@ class Recipe(_Table):
             raise UsageError(str(error), where={"option": "--torch"}, next="sglwheel torch list") from None
         return self.model_copy(update={"torch": self.torch.model_copy(update={"version": parsed})})
 
+    def with_provider(self, provider: Literal["pypi", "system"]) -> Recipe:
+        """The same recipe with the CUDA toolkit from elsewhere."""
+        return self.model_copy(update={"build": self.build.model_copy(update={"provider": provider})})
+
 
 def names(layout: Layout) -> list[str]:
     """Ids of all recipes, sorted. `pylock.*.toml` beside them are the toolchain's locks."""

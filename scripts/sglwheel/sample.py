@@ -112,11 +112,9 @@ def fast_import_stream(directory: Path, history: History, repository: Repository
         tree = _next_tree(directory, tree, commit)
         who = f"{history.author} {commit.date.timestamp():.0f} +0000"
         out.write(f"commit refs/heads/{history.branch}\nauthor {who}\ncommitter {who}\n".encode())
-        _data(out, commit.message.strip().encode() + b"\n")
-        out.write(b"deleteall\n")
+        out.write(_data(commit.message.strip().encode() + b"\n") + b"deleteall\n")
         for path, content in sorted(tree.items()):
-            out.write(f"M 100644 inline {path}\n".encode())
-            _data(out, content)
+            out.write(f"M 100644 inline {path}\n".encode() + _data(content))
         out.write(b"\n")
     out.write(b"done\n")
     return out.getvalue()
@@ -135,10 +133,8 @@ def _next_tree(directory: Path, tree: Tree, commit: Commit) -> Tree:
     for edit in commit.replacements:
         old, content = edit.old.encode(), tree.get(edit.file, b"")
         if content.count(old) != 1:
-            raise SourceError(
-                f"the text to replace stands {content.count(old)} times, not once",
-                where={"commit": commit.message.partition("\n")[0], "file": edit.file, "text": edit.old},
-            )
+            where = {"commit": commit.message.partition("\n")[0], "file": edit.file, "text": edit.old}
+            raise SourceError(f"the text to replace stands {content.count(old)} times, not once", where=where)
         tree[edit.file] = content.replace(old, edit.new.encode())
     return tree
 
@@ -162,10 +158,8 @@ def _read(root: Path) -> Tree:
     return tree
 
 
-def _data(out: io.BytesIO, content: bytes) -> None:
-    out.write(b"data %d\n" % len(content))
-    out.write(content)
-    out.write(b"\n")
+def _data(content: bytes) -> bytes:
+    return b"data %d\n%b\n" % (len(content), content)
 
 
 def _import(stream: bytes, branch: str, bare: Path) -> None:

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import uv
-
 from sglwheel import files, packages, process
 from sglwheel.errors import SmokeError
 from sglwheel.files import Layout
@@ -131,7 +129,7 @@ def _install(
     """Make the environment; returns its Python, and what uv had against the wheel."""
     venv = scratch / "venv"
     process.run(
-        [uv.find_uv_bin(), "venv", "--no-config", "--no-project", "--python", env.python, venv],
+        [packages.uv_binary(), "venv", "--no-config", "--no-project", "--python", env.python, venv],
         failure=SmokeError,
         env=packages.environment(),
         what="making the smoke test's environment",
@@ -148,7 +146,7 @@ def _install(
         ),
     )
     argv: list[str | Path] = [
-        uv.find_uv_bin(),
+        packages.uv_binary(),
         "pip",
         "install",
         "--python",
@@ -187,6 +185,14 @@ def _plan(facts: Inspection, recipe: Recipe) -> dict[str, Any]:
         "imports": list(recipe.smoke.imports),
         "needed": sorted(needed - inside),
         "libraries": [library.path for library in facts.libraries if not library.broken],
+        "schemas": {
+            name: schema
+            for library in facts.libraries
+            for name, schema in zip(
+                facts.operators_by_library.get(library.path, ()), library.schemas, strict=True
+            )
+            if not name.startswith("?")
+        },
         "namespaces": sorted(
             {name.split("::")[0] for name in (*recipe.wheel.operators, *facts.operators)} - {"?"}
         ),

@@ -42,6 +42,8 @@ def main(plan_file: str, events_file: str) -> int:
         for module in plan["imports"]:
             check(f"import {module}", import_module, module)
         check("operators", operators, plan["namespaces"])
+        check("schemas", schemas, plan["schemas"])
+        check("cpu", cpu, plan["namespaces"])
         if plan["fa3"]:
             check("fa3-less flash_attn", without_fa3, plan["fa3"]["module"], plan["fa3"]["option"])
         check("gpu", gpu, plan["capabilities"], plan["namespaces"])
@@ -121,6 +123,50 @@ def operators(namespaces: list[str]) -> tuple[str, str, Any]:
     return "passed", f"{len(found)} registered", {"registered": found, "mapped": mapped}
 
 
+def schemas(expected: dict[str, str]) -> tuple[str, str, Any]:
+    """Compare the schemas that were read from the libraries with those that are registered."""
+    import torch
+
+    if not hasattr(torch._C, "parse_schema"):
+        return "skipped", "this torch cannot parse schemas", None
+    different: list[str] = []
+    compared = 0
+    for name, text in expected.items():
+        namespace, _, rest = name.partition("::")
+        short, _, overload = rest.partition(".")
+        packet = getattr(getattr(torch.ops, namespace), short, None)
+        if packet is None:
+            # Of a library that is not loaded here.
+            continue
+        compared += 1
+        registered = getattr(packet, overload or "default")._schema
+        parsed = torch._C.parse_schema(f"{namespace}::{text}")
+        if str(parsed) != str(registered):
+            different.append(f"{name}: read {parsed}, registered {registered}")
+    return (
+        ("failed" if different else "passed"),
+        "; ".join(different[:5]) or f"{compared} as read before",
+        None,
+    )
+
+
+def cpu(namespaces: list[str]) -> tuple[str, str, Any]:
+    """Compute what has a CPU kernel, as far as this test knows it."""
+    import torch
+
+    has = getattr(torch._C, "_dispatch_has_kernel_for_dispatch_key", None)
+    names = [f"{namespace}::rmsnorm" for namespace in namespaces]
+    for name in names:
+        if has is not None and has(name, "CPU"):
+            worst = rmsnorm(getattr(torch.ops, name.split("::")[0]).rmsnorm, "cpu")
+            return (
+                ("passed" if worst <= 1.0 else "failed"),
+                f"{name} within {worst:.2f} of the bf16 bound",
+                None,
+            )
+    return "skipped", "no operator that this test knows has a CPU kernel", None
+
+
 def without_fa3(name: str, option: str) -> tuple[str, str, Any]:
     """Import works; using it fails with an error that says which build option is off."""
     module = importlib.import_module(name)
@@ -173,20 +219,20 @@ def gpu(capabilities: list[list[int]], namespaces: list[str]) -> tuple[str, str,
     for namespace in namespaces:
         operator = getattr(getattr(torch.ops, namespace), "rmsnorm", None)
         if operator is not None:
-            worst = rmsnorm(operator)
+            worst = rmsnorm(operator, "cuda")
             verdict = "passed" if worst <= 1.0 else "failed"
             return verdict, f"{name}: rmsnorm within {worst:.2f} of the bf16 bound", None
     return "skipped", f"{name}: no operator that this test knows", None
 
 
-def rmsnorm(operator: Any) -> float:
+def rmsnorm(operator: Any, device: str) -> float:
     """Largest error against float64, in units of what bfloat16 rounding allows."""
     import torch
 
     worst = 0.0
     for rows, columns in ((1, 128), (7, 512), (33, 4096)):
-        x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
-        weight = torch.rand(columns, device="cuda", dtype=torch.bfloat16) + 0.5
+        x = torch.randn(rows, columns, device=device, dtype=torch.bfloat16)
+        weight = torch.rand(columns, device=device, dtype=torch.bfloat16) + 0.5
         values = {"input": x, "weight": weight, "eps": 1e-6, "enable_pdl": False}
         arguments = [argument.name for argument in operator.default._schema.arguments]
         out = torch.full_like(x, float("nan"))

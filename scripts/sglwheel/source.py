@@ -13,7 +13,7 @@ from typing import Protocol
 
 from sglwheel import console, files, overrides, sourcelock
 from sglwheel.errors import SourceError, UsageError
-from sglwheel.fetchcontent import Environment, LocalTree, Plan, Walker
+from sglwheel.fetchcontent import Declaration, Environment, LocalTree, Plan, Walker
 from sglwheel.fetched import FetchedSource, Fetcher
 from sglwheel.files import Layout
 from sglwheel.mirrors import Mirrors
@@ -102,29 +102,42 @@ def dependencies(
     override: Mapping[str, str] | None = None,
     *,
     relock: bool = False,
+    refit: bool = False,
 ) -> Dependencies:
     """Find, fetch and store what the patched tree's CMake declares. `relock` resolves tags and urls anew.
+
+    `refit` does so where the lock speaks of another source than the build, which else is an error.
 
     Raises SourceError; UsageError for an override that fits no source.
     """
     root = patched if isinstance(patched, Path) else patched.path
     replaced = overrides.parse(override or {})
-    old = sourcelock.load(layout, recipe.id)
+    old = sourcelock.load(layout, recipe.id, edited=relock)
     # What is replaced for once keeps its pin.
     pins = {name: pin for name, pin in old.items() if not relock or name in replaced}
-    fetcher = Fetcher(recipe, layout, mirrors, replaced, pins)
+    fetcher = Fetcher(recipe, layout, mirrors, replaced, pins, refit)
     walker = Walker(LocalTree(root), fetcher.project, _options(recipe), _environment(recipe))
     plan = walker.walk(recipe.source.directory)
     _check_names(plan, replaced, recipe)
     sources = _fetch_all(plan, fetcher)
     found = {
-        source.name: source.pin.merged(pins.get(source.name))
+        source.name: source.pin.merged(fetcher.pin(source.name, source.kind, source.url, source.requested))
         for source in sources
         if source.via != "override"
     }
     if any(old.get(name) != pin for name, pin in found.items()):
         sourcelock.save(layout, recipe.id, {**pins, **found}.values())
     return Dependencies(sources)
+
+
+def declared(
+    patched: HasPath | Path, recipe: Recipe, layout: Layout, mirrors: Mirrors
+) -> tuple[Declaration, ...]:
+    """What the patched tree's CMake would fetch; only CMake files are fetched for it. Raises SourceError."""
+    root = patched if isinstance(patched, Path) else patched.path
+    fetcher = Fetcher(recipe, layout, mirrors, {}, sourcelock.load(layout, recipe.id))
+    walker = Walker(LocalTree(root), fetcher.project, _options(recipe), _environment(recipe))
+    return tuple(walker.walk(recipe.source.directory).declarations)
 
 
 def materialize(dependencies: Dependencies, into: Path) -> dict[str, Path]:

@@ -12,10 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uv
 from packaging.version import Version
 
-from sglwheel import console, cudahome, driverstub, host, packages, preflight, probe, process, torchpin
+from sglwheel import (
+    borrowed,
+    console,
+    cudahome,
+    driverstub,
+    host,
+    packages,
+    preflight,
+    probe,
+    process,
+    torchpin,
+    wheels,
+)
+from sglwheel.borrowed import Borrowed
 from sglwheel.cudahome import CudaHome
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout, cache_directory, locked, write_atomic
@@ -71,34 +83,49 @@ class BuildEnv:
     lock: Lock
 
 
-def resolve(recipe: Recipe, pin: TorchPin) -> Versions:
+def resolve(recipe: Recipe, pin: TorchPin, lent: Borrowed | None = None) -> Versions:
     """Say which versions the build will have, without making anything."""
     build = recipe.build
+    tools = lent.tools if lent is not None else {}
     return Versions(
-        cmake=build.cmake_version,
-        ninja=build.ninja_version,
-        scikit_build_core=build.scikit_build_core_version,
+        cmake=tools.get("cmake", build.cmake_version),
+        ninja=tools.get("ninja", build.ninja_version),
+        scikit_build_core=tools.get("scikit-build-core", build.scikit_build_core_version),
         cuda=build.cuda_toolkit,
         torch=pin.version,
     )
 
 
-def prepare(recipe: Recipe, pin: TorchPin, layout: Layout, mirrors: Mirrors | None = None) -> BuildEnv:
+def prepare(
+    recipe: Recipe,
+    pin: TorchPin,
+    layout: Layout,
+    mirrors: Mirrors | None = None,
+    lent: Borrowed | None = None,
+) -> BuildEnv:
     """Make or reuse the build environment, and prove that it compiles.
 
-    Raises ToolchainError.
+    With `lent` it is built on that environment: its torch, and those build tools that it has. Raises
+    ToolchainError.
     """
-    found = preflight.require(recipe, layout)
+    if lent is not None:
+        torchpin.verify(lent.torch, pin)
+    found = preflight.require(recipe, layout, borrowed=lent.interpreter if lent else None)
     logs = layout.work / recipe.id / "toolchain"
-    locks = Pylocks(recipe, pin, layout, mirrors)
-    lock = locks.environment()
-    torchpin.foresee(lock.version("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"), pin)
-    site, python, installed = _environment(lock, found.python, layout, logs, locks.index)
-    wheel = next((package.sha256 for package in installed if package.name == "torch"), None)
-    torch = torchpin.read(site, sha256=wheel)
+    locks = Pylocks(recipe, pin, layout, mirrors, own=False if lent else None)
+    supply = _Supply(layout, mirrors or Mirrors(), locks.index)
+    if lent is not None:
+        lock, torch = lent.lock, lent.torch
+        python, installed = _beside(lent, locks, layout, logs, supply)
+    else:
+        lock = locks.environment()
+        torchpin.foresee(lock.version("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"), pin)
+        site, python, installed = _environment(lock, found.python, layout, logs, supply)
+        wheel = next((package.sha256 for package in installed if package.name == "torch"), None)
+        torch = torchpin.read(site, sha256=wheel)
     torchpin.verify(torch, pin)
     if recipe.build.provider == "pypi":
-        cuda, toolkit = _toolkit(locks.toolkit(lock), recipe, found, python, layout, logs)
+        cuda, toolkit = _toolkit(locks.toolkit(lock), recipe, found, python, layout, logs, supply)
     else:
         cuda, toolkit = cudahome.system(layout, recipe.build.cuda_toolkit, cc=found.compiler.cc), ()
     _same_major(torch, cuda)
@@ -113,7 +140,7 @@ def prepare(recipe: Recipe, pin: TorchPin, layout: Layout, mirrors: Mirrors | No
         torch=torch,
         cuda_home=cuda.path,
         nvcc_version=cuda.nvcc_version,
-        versions=resolve(recipe, pin),
+        versions=resolve(recipe, pin, lent),
         environment=environment,
         packages=every,
         provider=recipe.build.provider,
@@ -126,8 +153,37 @@ def prepare(recipe: Recipe, pin: TorchPin, layout: Layout, mirrors: Mirrors | No
     )
 
 
+@dataclass(frozen=True)
+class _Supply:
+    """Where wheels come from: the store, mirrors, then what uv knows."""
+
+    layout: Layout
+    mirrors: Mirrors
+    index: str | None
+
+    def install(
+        self, lock: Lock, version: Version, *, python: Path, log: Path, title: str, target: Path | None = None
+    ) -> None:
+        """Install a lock; what its index will drop is kept in the store first. Raises ToolchainError."""
+        chosen = wheels.of(lock, version)
+        mapped = [item for item in chosen if not item.lasting or self.mirrors.mapped(item.url)]
+        wheels.keep(mapped, self.layout, self.mirrors, title=title)
+        links, complete = wheels.links(chosen, self.layout)
+        packages.install(
+            lock,
+            python=python,
+            log=log,
+            title=title,
+            target=target,
+            # All that is on it is in the store now: whether it answers does not matter.
+            index=self.index if target is None and len(mapped) == 0 else None,
+            links=links,
+            only_links=complete,
+        )
+
+
 def _environment(
-    lock: Lock, python: host.Interpreter, layout: Layout, logs: Path, index: str | None
+    lock: Lock, python: host.Interpreter, layout: Layout, logs: Path, supply: _Supply
 ) -> tuple[Path, Path, tuple[Package, ...]]:
     key = _key(lock.digest, str(python.path), str(python.version))
     root = layout.cache / "envs" / key
@@ -137,20 +193,49 @@ def _environment(
         if not data:
             console.detail(f"making the build environment with Python {python.version}")
             process.run(
-                [uv.find_uv_bin(), "venv", "--no-config", "--no-project", "--python", python.path, root],
+                [packages.uv_binary(), "venv", "--no-config", "--no-project", "--python", python.path, root],
                 failure=ToolchainError,
                 env=packages.environment(),
                 what="making the build environment",
             )
-            packages.install(
-                lock, python=executable, log=logs / "environment.log", title="build environment", index=index
-            )
+            log = logs / "environment.log"
+            supply.install(lock, python.version, python=executable, log=log, title="build environment")
             data["packages"] = packages.to_json(packages.installed(site, [lock]))
     return site, executable, packages.from_json(data["packages"])
 
 
+def _beside(
+    lent: Borrowed, locks: Pylocks, layout: Layout, logs: Path, supply: _Supply
+) -> tuple[Path, tuple[Package, ...]]:
+    """An environment of ours that sees the lent one, with the build tools which that one lacks."""
+    missing = lent.missing()
+    lock = locks.tools(missing) if missing else None
+    root = layout.cache / "envs" / _key(lent.digest, lock.digest if lock else "")
+    executable = root / "bin" / "python"
+    with made(root, needs=executable) as data:
+        if not data:
+            console.detail(f"making a build environment on top of torch {lent.torch.full_version}")
+            lent.fill(root)
+            own: tuple[Package, ...] = ()
+            if lock is not None:
+                log = logs / "tools.log"
+                supply.install(
+                    lock, lent.interpreter.version, python=executable, log=log, title="build tools"
+                )
+                own = packages.installed(borrowed.site_packages(root, lent.interpreter), [lock])
+            kept = [one for one in lent.packages if one.name not in {ours.name for ours in own}]
+            data["packages"] = packages.to_json([*kept, *own])
+    return executable, packages.from_json(data["packages"])
+
+
 def _toolkit(
-    lock: Lock, recipe: Recipe, found: preflight.Host, python: Path, layout: Layout, logs: Path
+    lock: Lock,
+    recipe: Recipe,
+    found: preflight.Host,
+    python: Path,
+    layout: Layout,
+    logs: Path,
+    supply: _Supply,
 ) -> tuple[CudaHome, tuple[Package, ...]]:
     root = layout.cache / "toolkits" / _key(lock.digest, found.compiler.description)
     home = root / "cuda"
@@ -158,7 +243,10 @@ def _toolkit(
         if not data:
             console.detail("assembling the CUDA toolkit")
             site = root / "site-packages"
-            packages.install(lock, python=python, target=site, log=logs / "toolkit.log", title="CUDA toolkit")
+            log = logs / "toolkit.log"
+            supply.install(
+                lock, found.python.version, python=python, target=site, log=log, title="CUDA toolkit"
+            )
             cudahome.assemble(site, home)
             driverstub.build_stub(home, home / "lib64" / "stubs", cc=found.compiler.cc)
             version, build_id = cudahome.version(home / "bin" / "nvcc")
@@ -252,7 +340,7 @@ def identity(
     """
     compiling = [one for one in every if _COMPILES.fullmatch(one.name)]
     facts = {
-        "torch": [torch.full_version, torch.git_version, torch.sha256, torch.cxx11_abi],
+        "torch": [torch.full_version, torch.git_version, torch.sha256 or torch.record, torch.cxx11_abi],
         "nvcc": [str(cuda.nvcc_version), cuda.build_id],
         "compiler": found.compiler.description,
         "python": found.python.minor,

@@ -27,7 +27,10 @@ class TorchPin:
 
 @dataclass(frozen=True)
 class InstalledTorch:
-    """A torch as it lies in an environment; `sha256` is that of the wheel it came from."""
+    """A torch as it lies in an environment; `sha256` is that of the wheel it came from.
+
+    `record` is the hash of its RECORD instead, for one that was installed by somebody else.
+    """
 
     version: Version
     full_version: str
@@ -36,6 +39,7 @@ class InstalledTorch:
     path: Path
     sha256: str | None
     cxx11_abi: bool
+    record: str | None = None
 
 
 def pin(recipe: Recipe) -> TorchPin:

@@ -14,6 +14,7 @@ from sglwheel.errors import PatchError
 from sglwheel.git import Git
 from sglwheel.objects import Scratch, read_blobs, seed
 from sglwheel.patchfile import Patch
+from sglwheel.process import Completed
 from sglwheel.types import CommitId
 
 State = Literal["applied", "applied-3way", "already-upstream", "not-needed", "obsolete", "conflict"]
@@ -27,7 +28,6 @@ _WORKSPACE = {
     "commit.gpgSign": "false",
     "gc.auto": "0",
     "merge.conflictStyle": "diff3",
-    "rerere.enabled": "true",
 }
 
 
@@ -42,14 +42,20 @@ class Tree:
         self, *args: str | os.PathLike[str], accept: Sequence[int] = (0,), input: bytes | None = None
     ) -> str:
         """A git command here; gives its output."""
-        return self.status(*args, accept=accept, input=input)[1]
+        return self._run(args, accept, input).stdout
 
     def status(
         self, *args: str | os.PathLike[str], accept: Sequence[int] = (0,), input: bytes | None = None
     ) -> tuple[int, str]:
         """A git command here; gives its exit status and all that it says."""
-        sparse = ["-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=false"]
-        done = self.git.run(
+        done = self._run(args, accept, input)
+        return done.returncode, done.stdout + done.stderr
+
+    def _run(
+        self, args: Sequence[str | os.PathLike[str]], accept: Sequence[int], input: bytes | None
+    ) -> Completed:
+        sparse = ("-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=false")
+        return self.git.run(
             *sparse,
             *args,
             accept=accept,
@@ -58,7 +64,6 @@ class Tree:
             failure=PatchError,
             what=f"git {os.fspath(args[0])}",
         )
-        return done.returncode, done.stdout + done.stderr
 
     def head(self) -> CommitId:
         return self.git.resolve("HEAD", failure=PatchError)

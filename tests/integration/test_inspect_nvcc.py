@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sglwheel.inspect import fatbin
+from sglwheel.inspect import fatbin, kernels
 from sglwheel.inspect.elf import Elf
 
 pytestmark = pytest.mark.integration
@@ -80,3 +80,12 @@ def test_nvcc_writes_what_we_read(flags: tuple[str, ...], expected: set[str], tm
     for name, count in counted.items():
         ours[name.removesuffix("f") if name.startswith("sm_") else name] += count
     assert ours == theirs
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize("mode", [(), ("-Xfatbin", "-compress-all")], ids=["plain", "compressed"])
+def test_kernels_are_read_out_of_cubins(mode: tuple[str, ...], tmp_path: Path) -> None:
+    with Elf(build(tmp_path, *mode, "-gencode=arch=compute_120a,code=sm_120a")) as elf:
+        found = kernels.read(elf, "twice.so")
+    assert [(each.name, each.target) for each in found] == [("_Z5twicePf", "sm_120a")]
+    assert 100 < found[0].size < 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sglwheel.files import Layout
-from sglwheel.wheelhouse import Lines, Release, publish
+from sglwheel.wheelhouse import Lines, Release, Wheelhouse, publish
+from sglwheel.wheelhouse.life import yank
 from wheelworld import (
     UV,
     Environment,
@@ -106,6 +108,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             make_kernel(tempting, content="rebuilt = True\n"),
             make_kernel(tempting, "0.3.21+zz", torch="2.13.0"),
             make_wheel(tempting, "flashinfer-python", "0.9", requires=["torch==2.13.0"]),
+            make_wheel(tempting, "flashinfer-python", "0.8", requires=["torch>=2.8"]),
+            make_wheel(tempting, "sglang", "0.5", requires=["sgl-kernel==0.3.21", "torch>=2.8"]),
+            make_wheel(tempting, "needs-other", "1", requires=["sgl-kernel==0.3.22"]),
         ],
     )
     with http_directory(registry.parent) as (url, requests):
@@ -158,3 +163,91 @@ def test_a_torch_that_came_from_a_file_is_frozen_too(
     done = node.shell(client.line(Lines(world.release.record, str(world.release.root))), ok=False)
     assert done.returncode != 0
     assert "torch==2.11.0" in done.stdout + done.stderr
+
+
+def test_the_requirements_file_checks_the_hash(
+    world: World, client: Client, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    node = world.node(request.node.name, "2.12.0", client)
+    lines = Lines(world.release.record, str(world.release.root))
+    good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
+    good.write_text(lines.requirements)
+    bad.write_text(lines.requirements.replace(world.release.sha256, "0" * 64))
+    command = "uv pip install -r " if client.kind == "uv" else "python -m pip install -r "
+    before = node.files_of("torch")
+    done = node.shell(command + str(bad), ok=False)
+    assert done.returncode != 0
+    assert "hash" in (done.stdout + done.stderr).lower()
+    assert node.packages() == {"torch": "2.12.0"}
+    node.shell(command + str(good))
+    published = world.release.directory / "requirements.txt"
+    node.shell(command + shlex.quote(str(published)), WHEELHOUSE=str(world.release.root))
+    assert node.packages() == {"torch": "2.12.0", "sgl-kernel": world.release.record.version}
+    assert node.files_of("torch") == before
+
+
+def test_the_other_name_is_replaced_after_the_new_one_is_known_to_fit(
+    world: World, client: Client, request: pytest.FixtureRequest
+) -> None:
+    lines = Lines(world.release.record, str(world.release.root))
+    line = lines.uv_replacing if client.kind == "uv" else lines.pip_replacing
+    assert line is not None
+    other = make_kernel(world.root / "other", "0.4.0", name="sglang-kernel")
+    wrong = world.node(request.node.name + "-wrong", "2.11.0", client)
+    wrong.run([UV, "pip", "install", "--offline", "--no-index", "--no-deps", str(other)])
+    assert wrong.shell(line, ok=False).returncode != 0
+    assert wrong.packages() == {"torch": "2.11.0", "sglang-kernel": "0.4.0"}, "nothing was removed"
+    node = world.node(request.node.name, "2.12.0", client)
+    node.run([UV, "pip", "install", "--offline", "--no-index", "--no-deps", str(other)])
+    node.shell(line)
+    assert node.packages() == {"torch": "2.12.0", "sgl-kernel": world.release.record.version}
+    assert (node.site / "sgl_kernel/__init__.py").is_file()
+    node.shell(line)
+    assert node.packages() == {"torch": "2.12.0", "sgl-kernel": world.release.record.version}
+
+
+def test_held_neither_torch_nor_the_wheel_is_swapped_later(
+    world: World, client: Client, request: pytest.FixtureRequest
+) -> None:
+    node = world.node(request.node.name, "2.12.0", client)
+    lines = Lines(world.release.record, str(world.release.root))
+    before = node.files_of("torch")
+    install = "uv pip install" if client.kind == "uv" else "python -m pip install"
+    node.shell(f"{client.line(lines)} && {lines.hold} && {install} flashinfer-python sglang")
+    packages = node.packages()
+    assert packages.pop("flashinfer-python") == "0.8", "0.9 would bring another torch"
+    assert packages.pop("sglang") == "0.5", "and sgl-kernel==0.3.21 is what we have"
+    assert packages == {"torch": "2.12.0", "sgl-kernel": world.release.record.version}
+    assert node.files_of("torch") == before
+    for greedy in ("flashinfer-python==0.9", "needs-other", "sgl-kernel --upgrade"):
+        done = node.shell(f"{client.line(lines)} && {lines.hold} && {install} {greedy}", ok=False)
+        assert node.packages()["sgl-kernel"] == world.release.record.version, greedy
+        assert node.packages()["torch"] == "2.12.0"
+        assert "--upgrade" in greedy or done.returncode != 0
+
+
+def test_a_yanked_release_still_installs_for_who_pinned_it(
+    world: World, client: Client, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    layout = Layout(tmp_path)
+    release = publish(*reports(make_kernel(tmp_path / "dist")), layout)
+    publish(*reports(make_kernel(tmp_path / "dist", "0.3.21+cu130.torch2.12.0.sm120a.2")), layout)
+    yank(Wheelhouse(release.root), release.id, "wrong numbers", force=True)
+    node = world.node(request.node.name, "2.12.0", client)
+    node.shell(client.line(Lines(release.record, str(release.root))))
+    assert node.packages()["sgl-kernel"] == release.record.version
+
+
+def test_a_uv_project_takes_ours_whatever_the_registry_has(world: World, tmp_path: Path) -> None:
+    snippet = Lines(world.release.record, str(world.release.root)).project
+    head = '[project]\nname = "node"\nversion = "1"\nrequires-python = ">=3.10"\n'
+    (tmp_path / "pyproject.toml").write_text(head + snippet.removeprefix("[project]\n"))
+    node = world.node("project", None, Client("uv", None))
+    node.variables.pop("VIRTUAL_ENV")
+    node.run([UV, "sync", "--python", str(node.python)], cwd=tmp_path)
+    node.variables["VIRTUAL_ENV"] = str(tmp_path / ".venv")
+    packages = node.packages()
+    assert packages["sgl-kernel"] == world.release.record.version
+    assert packages["torch"].startswith("2.12.0")
+    lock = (tmp_path / "uv.lock").read_text()
+    assert world.release.sha256 in lock or world.release.record.filename in lock

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.version import Version
+
 from conftest import ROOT
 from inspectworld import LIBRARY, Source, World, cc, compiled
-from packaging.version import Version
-from wheelworld import http_directory, make_wheel, python
-
 from sglwheel import recipe, smoke
 from sglwheel.files import Layout
 from sglwheel.torchpin import InstalledTorch
+from wheelworld import http_directory, make_wheel, python
 
 pytestmark = pytest.mark.integration
 

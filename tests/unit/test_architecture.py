@@ -17,12 +17,13 @@ LAYERS: dict[str, int] = {
             "errors",
             "console process files types",
             "recipe series predicates patchfile diffs git mirrors lock",
-            "source fetchcontent store sample patching worktree proofs "
+            "source fetchcontent store sample patching worktree proofs transfer wheels torchindex unpacked "
             "toolchain torchpin cudahome driverstub preflight",
-            "build progress jobs fingerprint launcher finish sbom drift rebase lint export",
+            "build progress jobs fingerprint launcher finish sbom drift rebase lint export "
+            "locking lockcheck torchchoice",
             "inspect elf fatbin abi symbols smoke smoke_child",
             "wheelhouse index installcheck",
-            "pipeline",
+            "pipeline lockverb",
             "cli",
         ]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,9 @@ PROVENANCE = {"recipe": "cu130", "architectures": ["12.0a"]}
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Wheelhouse:
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheelhouse:
+    # What survives a power loss is not the subject here, and syncing takes most of the time.
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     return Wheelhouse(tmp_path / "wheelhouse")
 
 
@@ -103,7 +106,7 @@ def test_a_yanked_release_leaves_resolvers_but_not_those_who_pinned_it(
     )
     assert [package.yanked_reason for package in page.packages] == [None, 'NaN with "fp8" & <2 GPUs>']
     top = ProjectPage.from_html("sgl-kernel", (house.root / "index.html").read_text(), "https://x/")
-    assert len(top.packages) == 1
+    assert sum(package.url.partition("#")[0].endswith(".whl") for package in top.packages) == 1
     own = ProjectPage.from_html("sgl-kernel", (release.directory / "index.html").read_text(), "https://x/")
     assert [package.filename for package in own.packages] == [release.record.filename]
     with pytest.raises(WheelhouseError, match="cannot point to what was yanked"), house.locked():

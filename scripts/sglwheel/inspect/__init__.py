@@ -9,6 +9,7 @@ from sglwheel.inspect import libraries as _libraries
 from sglwheel.inspect import loader, platforms, undefined, wheelfile
 from sglwheel.inspect.abi import Cause, Missing, TorchSymbols
 from sglwheel.inspect.libraries import Library
+from sglwheel.inspect.releases import Releases, shipped
 from sglwheel.inspect.report import Expectation, Finding, Inspection, Subject
 from sglwheel.inspect.rules import RULES
 
@@ -26,24 +27,36 @@ __all__ = [
 
 
 def inspect(
-    wheel: Path, *, expect: Expectation | None = None, torch: TorchSymbols | None = None
+    wheel: Path,
+    *,
+    expect: Expectation | None = None,
+    torch: TorchSymbols | None = None,
+    releases: Releases | None = None,
+    kernels: int = 0,
 ) -> Inspection:
     """Read a wheel and judge it by every rule; `expect` and `torch` add the rules that compare.
 
-    What is wrong with the wheel is a finding. Raises InspectionError only for what is not a wheel, or cannot
-    be read safely.
+    `releases` defaults to the torch releases that the tool knows. `kernels` asks for that many of the largest
+    kernels of each library, which takes reading all GPU code. What is wrong with the wheel is a finding.
+    Raises InspectionError only for what is not a wheel, or cannot be read safely.
     """
     found: dict[str, Library] = {}
     lock = threading.Lock()
 
     def analyse(path: str, copy: Path, holes: wheelfile.Holes) -> None:
-        library = _libraries.read(path, copy, holes)
+        library = _libraries.read(path, copy, holes, largest=kernels)
         if library is not None:
             with lock:
                 found[path] = library
 
-    facts = wheelfile.read(wheel, analyse)
-    subject = Subject(facts, tuple(found[path] for path in sorted(found)), expect or Expectation(), torch)
+    facts = wheelfile.read(wheel, analyse, whole=kernels > 0)
+    subject = Subject(
+        wheel=facts,
+        libraries=tuple(found[path] for path in sorted(found)),
+        expect=expect or Expectation(),
+        torch=torch,
+        releases=releases if releases is not None else shipped(),
+    )
     computed = platforms.compute(subject.libraries)
     return Inspection(
         wheel=facts,
@@ -55,5 +68,6 @@ def inspect(
         choices=loader.choices(subject.libraries),
         torch=torch.label if torch is not None else None,
         causes=undefined.torch_causes(subject),
+        fits=undefined.fitting(subject),
         findings=tuple(finding for rule in RULES.values() for finding in rule(subject)),
     )

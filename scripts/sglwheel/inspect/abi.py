@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -68,6 +69,7 @@ class Cause:
     symbols: tuple[Missing, ...]
 
 
+@functools.lru_cache(maxsize=100_000)
 def is_torch(name: str) -> bool:
     """Whether a symbol belongs to torch by its name."""
     if not name.startswith("_Z"):

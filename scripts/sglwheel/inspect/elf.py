@@ -7,6 +7,7 @@ pyelftools builds one object per symbol: 5 s for the 100,000 exports of a torch 
 from __future__ import annotations
 
 import bisect
+import io
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,7 @@ MACHINES = {
 _MAX_SYMBOLS = 4_000_000
 _MAX_NAME_BYTES = 512 << 20
 _MAX_NAME = 1 << 16
+_MAX_SECTION_NAME_BYTES = 64 << 20
 
 
 class ElfError(ValueError):
@@ -76,28 +78,28 @@ class Elf:
     `holes` are ranges that the copy at `path` does not have; reading there is an error.
     """
 
-    def __init__(self, path: Path, *, holes: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(self, path: Path | bytes, *, holes: Sequence[tuple[int, int]] = ()) -> None:
         self._holes = tuple(holes)
         self._starts = [start for start, _ in self._holes]
         try:
-            self._descriptor = os.open(path, os.O_RDONLY)
+            self._stream = io.BytesIO(path) if isinstance(path, bytes) else path.open("rb", buffering=0)
         except OSError as error:
             raise ElfError(f"cannot read: {error.strerror}") from error
         try:
-            self.size = os.fstat(self._descriptor).st_size
+            self.size = self._stream.seek(0, os.SEEK_END)
             self._read_headers()
         except BaseException:
-            os.close(self._descriptor)
+            self._stream.close()
             raise
 
     def __enter__(self) -> Elf:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+        self._stream.close()
 
     def _read_headers(self) -> None:
-        ident = os.pread(self._descriptor, 16, 0)
+        ident = self.read(0, min(16, self.size))
         if ident[:4] != b"\x7fELF":
             raise ElfError("not an ELF file")
         if len(ident) < 16 or ident[4] != 2 or ident[5] != 1:
@@ -127,22 +129,26 @@ class Elf:
         if shstrndx >= len(headers):
             raise ElfError("section names are missing")
         names = self.read(headers[shstrndx][4], headers[shstrndx][5])
-        self.sections = tuple(
-            Section(_text(names, name), kind, flags, address, offset, size, link)
-            for name, kind, flags, address, offset, size, link, _info, _align, _entsize in headers
-        )
+        sections: list[Section] = []
+        total = 0
+        for name, kind, flags, address, offset, size, link, _info, _align, _entsize in headers:
+            text = _text(names, name)
+            total += len(text)
+            if total > _MAX_SECTION_NAME_BYTES:
+                raise ElfError("section names overlap: more text than the file has")
+            sections.append(Section(text, kind, flags, address, offset, size, link))
+        self.sections = tuple(sections)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes. Raises ElfError past the end, so a lying header cannot ask for more than
-        there is.
-        """
+        """Exactly `size` bytes. Raises ElfError past the end: a lying header cannot ask for more."""
         if size < 0 or offset + size > self.size:
             raise ElfError(f"truncated: bytes {offset} to {offset + size} of {self.size}")
         index = bisect.bisect_left(self._starts, offset + size)
         if size and index and self._holes[index - 1][1] > offset:
             raise ElfError(f"bytes {offset} to {offset + size} lie inside what looks like GPU code")
-        data = os.pread(self._descriptor, size, offset)
-        if len(data) != size:
+        self._stream.seek(offset)
+        data = self._stream.read(size)
+        if data is None or len(data) != size:
             raise ElfError(f"short read at {offset}")
         return data
 

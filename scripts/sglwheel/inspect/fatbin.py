@@ -2,8 +2,8 @@
 
 Only headers are read, so compressed code costs nothing. Layout of a container, checked against cuobjdump by
 the tests (NVIDIA documents it nowhere): 16 bytes (magic, version, header size, size), then entries of a
-header and a payload each. Of an entry's header: kind at 0, header size at 4, payload size at 8, architecture
-number at 28, flags at 40, size before compression at 56.
+header and a payload each. Of an entry's header: kind at 0, header size at 4, payload size at 8, the same
+without padding at 16, architecture number at 28, flags at 40, size before compression at 56.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 from sglwheel.inspect.elf import Elf, Section
 
@@ -21,10 +21,10 @@ _MAGIC = 0xBA55ED50
 # Magic, version 1, header of 16 bytes: how every container begins.
 MAGIC = struct.pack("<IHH", _MAGIC, 1, 16)
 CONTAINER = struct.Struct("<IHHQ")
-ENTRY = struct.Struct("<HHIQ12xI8xQ8xQ")
+ENTRY = struct.Struct("<HHIQI8xI8xQ8xQ")
 _KINDS = {1: "ptx", 2: "sass", 16: "lto"}
 _ARCH_SPECIFIC, _FAMILY_SPECIFIC = 1 << 20, 1 << 21
-_COMPRESSED = (1 << 13) | (1 << 15)
+_LZ4, _ZSTD = 1 << 13, 1 << 15
 _TARGET = re.compile(r"(?P<kind>sm|compute|lto)_(?P<number>\d{2,3})(?P<suffix>[af]?)")
 
 
@@ -77,7 +77,9 @@ class Entry:
     offset: int
     stored: int
     size: int
-    compressed: bool
+    packed: int
+    """Of the stored bytes, those that are not padding."""
+    compressed: Literal["", "lz4", "zstd"]
 
 
 def entries(elf: Elf) -> Iterator[Entry]:
@@ -121,7 +123,9 @@ def _entry(elf: Elf, section: Section, position: int, stop: int) -> tuple[Entry,
     where = f"{section.name}+{position - section.offset:#x}"
     if position + ENTRY.size > stop:
         raise FatbinError(f"{where}: truncated entry")
-    kind, _version, header, size, number, flags, unpacked = ENTRY.unpack(elf.read(position, ENTRY.size))
+    kind, _version, header, size, packed, number, flags, unpacked = ENTRY.unpack(
+        elf.read(position, ENTRY.size)
+    )
     if kind not in _KINDS:
         raise FatbinError(f"{where}: entry of unknown kind {kind}")
     if not 10 <= number <= 999:
@@ -129,12 +133,12 @@ def _entry(elf: Elf, section: Section, position: int, stop: int) -> tuple[Entry,
     if header < ENTRY.size or position + header + size > stop:
         raise FatbinError(f"{where}: entry of {header}+{size} bytes passes its container's end")
     suffix = "a" if flags & _ARCH_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else ""
-    compressed = bool(flags & _COMPRESSED)
     entry = Entry(
-        Target(_KINDS[kind], number, suffix),
-        position + header,
-        size,
-        unpacked if compressed else size,
-        compressed,
+        target=Target(_KINDS[kind], number, suffix),
+        offset=position + header,
+        stored=size,
+        size=unpacked if flags & (_LZ4 | _ZSTD) else size,
+        packed=min(packed, size),
+        compressed="zstd" if flags & _ZSTD else "lz4" if flags & _LZ4 else "",
     )
     return entry, position + header + size

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sglwheel.inspect import fatbin, operators
+from sglwheel.inspect import fatbin, kernels, operators
 from sglwheel.inspect.elf import Elf, ElfError, Undefined
 from sglwheel.inspect.fatbin import FatbinError, Target
+from sglwheel.inspect.kernels import Kernel
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Library:
     device_bytes: int = 0
     """Size of the GPU code as stored."""
     schemas: tuple[str, ...] = ()
+    kernels: tuple[Kernel, ...] = field(default=(), repr=False)
+    """The largest kernels, where they were asked for."""
 
     @property
     def sass(self) -> tuple[str, ...]:
@@ -59,9 +63,10 @@ class Library:
         return frozenset(name.removeprefix("PyInit_") for name in self.exported if name.startswith("PyInit_"))
 
 
-def read(path: str, copy: Path, holes: Sequence[tuple[int, int]] = ()) -> Library | None:
-    """Read a library from a copy that may lack GPU code at `holes`; None for an ELF file that no loader loads
-    (an object file, a cubin).
+def read(path: str, copy: Path, holes: Sequence[tuple[int, int]] = (), *, largest: int = 0) -> Library | None:
+    """Read a library; None for an ELF file that no loader loads (an object file, a cubin).
+
+    `copy` may lack GPU code at `holes`; not where the `largest` kernels are asked for.
     """
     size = copy.stat().st_size
     try:
@@ -93,6 +98,7 @@ def read(path: str, copy: Path, holes: Sequence[tuple[int, int]] = ()) -> Librar
                 targets=tuple(sorted(counted.items())),
                 device_bytes=stored,
                 schemas=operators.schemas(elf),
+                kernels=tuple(heapq.nlargest(largest, () if device_error else kernels.read(elf, path))),
             )
     except ElfError as error:
         return Library(path=path, size=size, broken=str(error))

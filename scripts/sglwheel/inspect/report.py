@@ -10,9 +10,11 @@ from typing import Any, Literal
 from packaging.version import Version
 
 from sglwheel.inspect.abi import Cause, TorchSymbols
+from sglwheel.inspect.demangle import demangle
 from sglwheel.inspect.libraries import Library
 from sglwheel.inspect.loader import Choice
 from sglwheel.inspect.operators import name_of
+from sglwheel.inspect.releases import Releases
 from sglwheel.inspect.wheelfile import WheelFile
 from sglwheel.recipe import Recipe
 
@@ -69,6 +71,7 @@ class Subject:
     libraries: tuple[Library, ...]
     expect: Expectation
     torch: TorchSymbols | None
+    releases: Releases
 
     @property
     def cuda_major(self) -> int | None:
@@ -83,13 +86,14 @@ class Subject:
         )
 
     def operators_of(self, library: Library) -> tuple[str, ...]:
-        """Operators that a library registers, as `namespace::name`, `?::name` where no Python tells the
-        namespace.
+        """Operators that a library registers, one for each of its schemas.
+
+        As `namespace::name`; `?::name` where the package's Python does not tell the namespace.
         """
         spaces = Counter(space for top, space, _ in self.wheel.uses if top == library.top_level)
         usual = spaces.most_common(1)[0][0] if spaces else "?"
         calls = {name: space for top, space, name in self.wheel.uses if top == library.top_level}
-        names = sorted({name_of(schema) for schema in library.schemas})
+        names = [name_of(schema) for schema in library.schemas]
         return tuple(
             name if "::" in name else f"{calls.get(name.split('.')[0], usual)}::{name}" for name in names
         )
@@ -107,6 +111,8 @@ class Inspection:
     choices: tuple[Choice, ...]
     torch: str | None
     causes: tuple[Cause, ...]
+    fits: tuple[str, ...]
+    """Known torch releases that it would load with, by symbols and by CUDA."""
     findings: tuple[Finding, ...]
 
     @property
@@ -136,6 +142,7 @@ class Inspection:
             "requires": list(wheel.requires),
             "ok": self.ok,
             "torch": self.torch,
+            "fits": list(self.fits),
             "platform": self.platform,
             "libraries": [
                 {
@@ -148,6 +155,10 @@ class Inspection:
                     "ptx": list(library.ptx),
                     "cubins": sum(count for target, count in library.targets if target.kind == "sass"),
                     "device_bytes": library.device_bytes,
+                    "kernels": [
+                        {"name": each.name, "target": each.target, "size": each.size}
+                        for each in library.kernels
+                    ],
                 }
                 for library in self.libraries
             ],
@@ -199,6 +210,7 @@ class Inspection:
         yield f"  requires  {', '.join(wheel.requires) or 'nothing'}"
         yield f"  platform  {self.platform or 'cannot be computed'} (from versioned symbols)"
         yield f"  torch     {'compared with ' + self.torch if self.torch else 'not compared'}"
+        yield f"  loads in  {'torch ' + ', '.join(self.fits) if self.fits else 'no torch release known here'}"
         if self.operators:
             yield f"  operators {len(self.operators)} found without loading"
         yield ""
@@ -210,6 +222,11 @@ class Inspection:
             for choice in self.choices:
                 gpu = f"{choice.capability[0]}.{choice.capability[1]}"
                 yield f"  GPU {gpu:>4}  {choice.library or 'nothing'}  {choice.runs or 'no code for it'}"
+        kernels = sorted((each for library in self.libraries for each in library.kernels), reverse=True)
+        if kernels:
+            yield ""
+        for kernel in kernels:
+            yield f"  {kernel.size / 1e3:>7.1f} kB  {kernel.target:<8} {demangle(kernel.name)}"
         yield ""
         for severity in ("error", "warning", "info"):
             for finding in self.findings:

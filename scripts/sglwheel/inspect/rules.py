@@ -409,6 +409,9 @@ def torch_abi(subject: Subject) -> Iterator[Finding]:
     """Every symbol of torch that the libraries use is exported by the torch beside it."""
     if subject.torch is None:
         return
+    fits = undefined.fitting(subject)
+    other = f"torch {' or '.join(fits)}" if fits else "the torch that it was compiled against"
+    remedy = f"use {other}, or build it against {subject.torch.label}"
     for cause in undefined.torch_causes(subject):
         files = sorted({file for missing in cause.symbols for file in missing.files})
         lines = [f"{cause.text} in torch {subject.torch.label}"]
@@ -423,7 +426,7 @@ def torch_abi(subject: Subject) -> Iterator[Finding]:
             "error",
             _some(files),
             "\n".join(lines),
-            f"install the torch that it was compiled against, or build it against {subject.torch.label}",
+            remedy,
         )
 
 

@@ -20,8 +20,9 @@ class SkeletonWriter:
     whole.
     """
 
-    def __init__(self, sink: BinaryIO) -> None:
+    def __init__(self, sink: BinaryIO, *, whole: bool = False) -> None:
         self._sink = sink
+        self._whole = whole
         self._buffer = bytearray()
         self._position = 0
         self._container_end = 0
@@ -30,6 +31,10 @@ class SkeletonWriter:
 
     def write(self, data: bytes) -> None:
         """Take the next bytes."""
+        if self._whole:
+            self._sink.write(data)
+            self._position += len(data)
+            return
         view = memoryview(data)
         if self._skip_to > self._position:
             skipped = min(len(view), self._skip_to - self._position)

@@ -6,11 +6,11 @@ import lzma
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout, cache_directory, write_atomic
+from sglwheel.inspect import releases
 from sglwheel.inspect.abi import TorchSymbols
 from sglwheel.inspect.elf import Elf, ElfError
 
@@ -111,40 +111,32 @@ def load(path: Path) -> TorchSymbols:
     )
 
 
-class Store:
-    """Symbol lists by torch build, in one or more directories; the first that has a build wins."""
-
-    def __init__(self, directories: Iterable[Path]) -> None:
-        self._files = {
-            path.name.removeprefix("torch-").removesuffix(_SUFFIX): path
-            for directory in reversed(list(directories))
-            for path in sorted(directory.glob(f"torch-*{_SUFFIX}"))
-        }
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(sorted(self._files))
-
-    def get(self, version: str) -> TorchSymbols:
-        """`2.12.0` or `2.12.0+cu130`. Raises ToolchainError, naming what there is."""
-        matching = [label for label in self.labels if version in (label, label.split("+")[0])]
-        if not matching:
-            raise ToolchainError(
-                f"no symbol list of torch {version}",
-                where={"known": ", ".join(self.labels) or "none"},
-                next="pass an environment that has it, or a torch wheel",
-            )
-        return load(self._files[matching[-1]])
+def known(layout: Layout) -> tuple[str, ...]:
+    """Torch builds whose symbols need no download: read before on this host, or shipped with the tool."""
+    return tuple(sorted({*_lists(layout), *releases.shipped().labels}))
 
 
-def shipped() -> Path:
-    """Symbol lists of common torch releases that come with the tool."""
-    return Path(__file__).parents[1] / "data" / "torch"
+def stored(version: str, layout: Layout) -> TorchSymbols:
+    """`2.12.0` or `2.12.0+cu130`, from the cache or the shipped table.
+
+    Raises ToolchainError, naming what there is.
+    """
+    lists = _lists(layout)
+    for labels in (tuple(lists), releases.shipped().labels):
+        matching = [label for label in labels if version in (label, label.split("+")[0])]
+        if matching:
+            label = matching[-1]
+            return load(lists[label]) if label in lists else releases.shipped().symbols(label)
+    raise ToolchainError(
+        f"no symbol list of torch {version}",
+        where={"known": ", ".join(known(layout)) or "none"},
+        next="pass an environment that has it, or a torch wheel",
+    )
 
 
-def store(layout: Layout) -> Store:
-    """The lists of this checkout's cache, and those that come with the tool."""
-    return Store((layout.cache / "torch-symbols", shipped()))
+def _lists(layout: Layout) -> dict[str, Path]:
+    paths = sorted((layout.cache / "torch-symbols").glob(f"torch-*{_SUFFIX}"))
+    return {path.name.removeprefix("torch-").removesuffix(_SUFFIX): path for path in paths}
 
 
 def find(text: str, layout: Layout) -> TorchSymbols:
@@ -159,7 +151,7 @@ def find(text: str, layout: Layout) -> TorchSymbols:
         return _kept(from_wheel(path), layout)
     if text.endswith(_SUFFIX):
         return load(path)
-    return store(layout).get(text)
+    return stored(text, layout)
 
 
 def _kept(torch: TorchSymbols, layout: Layout) -> TorchSymbols:

@@ -59,11 +59,24 @@ def torch_causes(subject: Subject) -> tuple[Cause, ...]:
     )
 
 
+def fitting(subject: Subject) -> tuple[str, ...]:
+    """Torch releases that all libraries of the wheel would load with; empty where none uses torch."""
+    wanted = {name for library in subject.libraries for name in torch_symbols(library, subject)}
+    if not wanted:
+        return ()
+    needed = {soname for library in subject.libraries for soname in library.needed} - subject.sonames
+    return subject.releases.fitting(wanted, needed)
+
+
 def unresolved(library: Library, subject: Subject) -> tuple[str, ...]:
     """Symbols that nobody defines, as far as files can tell."""
     return tuple(
         sorted(
-            name for name in _open(library) if not _by_others(name, library, subject) and not is_torch(name)
+            name
+            for name in _open(library)
+            if not _by_others(name, library, subject)
+            and not is_torch(name)
+            and (subject.torch is None or name not in subject.torch.symbols)
         )
     )
 
@@ -81,8 +94,6 @@ def _by_others(name: str, library: Library, subject: Subject) -> bool:
     if _NVML.fullmatch(name):
         return "libnvidia-ml.so.1" in library.needed
     if any(pattern.fullmatch(name) and soname in library.needed for pattern, soname in _NODE.items()):
-        return True
-    if subject.torch is not None and name in subject.torch.symbols:
         return True
     return any(
         name in other.exported and (other.soname in library.needed or other.file_name in library.needed)

@@ -115,13 +115,12 @@ class WheelFile:
         return tuple(sorted(name for name in names if not name.endswith((".dist-info", ".data"))))
 
 
-def read(path: Path, analyse: Analyse) -> WheelFile:
-    """Stream every file of a wheel through SHA-256 and hand each ELF file to `analyse(path in the wheel,
-    copy, holes)`.
+def read(path: Path, analyse: Analyse, *, whole: bool = False) -> WheelFile:
+    """Stream every file of a wheel through SHA-256 and hand each ELF file to `analyse(path, copy, holes)`.
 
-    The copy lacks GPU code at `holes` and is deleted when `analyse` returns, so at most a few libraries lie
-    on disk at a time. `analyse` runs in worker threads. Raises InspectionError for what is not a wheel at
-    all, or is built to exhaust the host.
+    The copy lacks GPU code at `holes`, unless `whole` is asked for, and is deleted when `analyse` returns: at
+    most a few libraries lie on disk at a time. `analyse` runs in worker threads. Raises InspectionError for
+    what is not a wheel at all, or is built to exhaust the host.
     """
     try:
         size = path.stat().st_size
@@ -138,13 +137,13 @@ def read(path: Path, analyse: Analyse) -> WheelFile:
         members = [member for member in archive.infolist() if not member.is_dir()]
         _refuse_bombs(path, size, members)
         counted = Counter(member.filename for member in members)
-        job = _Job(archive, Path(scratch), analyse)
+        job = _Job(archive, Path(scratch), analyse, whole)
         # Largest first: two workers then end at about the same time.
         order = sorted(range(len(members)), key=lambda index: -members[index].file_size)
         with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-            whole = pool.submit(_sha256, path)
+            hashing = pool.submit(_sha256, path)
             done = dict(zip(order, pool.map(job.read, (members[index] for index in order)), strict=True))
-            digest = whole.result()
+            digest = hashing.result()
         files = tuple(done[index] for index in range(len(members)))
     return WheelFile(
         path=path,
@@ -168,8 +167,8 @@ def read(path: Path, analyse: Analyse) -> WheelFile:
 class _Job:
     """What the worker threads share; each writes under its own key."""
 
-    def __init__(self, archive: zipfile.ZipFile, scratch: Path, analyse: Analyse) -> None:
-        self.archive, self.scratch, self.analyse = archive, scratch, analyse
+    def __init__(self, archive: zipfile.ZipFile, scratch: Path, analyse: Analyse, whole: bool) -> None:
+        self.archive, self.scratch, self.analyse, self.whole = archive, scratch, analyse, whole
         self.texts: dict[str, bytes] = {}
         self.uses: set[tuple[str, str, str]] = set()
         self.damaged: list[tuple[str, str]] = []
@@ -210,7 +209,7 @@ class _Job:
         descriptor, copy = tempfile.mkstemp(dir=self.scratch)
         try:
             with os.fdopen(descriptor, "wb") as sink:
-                skeleton = SkeletonWriter(sink)
+                skeleton = SkeletonWriter(sink, whole=self.whole)
                 while first:
                     digest.update(first)
                     skeleton.write(first)

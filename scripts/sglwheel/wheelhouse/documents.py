@@ -76,12 +76,12 @@ class Document:
         return f"{head}{self.opening}\n{self.separator.join(lines)}\n{self.closing}{tail}"
 
 
-def write_changed(path: Path, text: str, *, durable: bool = True) -> None:
+def write_changed(path: Path, text: str | bytes, *, durable: bool = True) -> None:
     """Write only what changed: an untouched file keeps its time, and with it caches of clients and mirrors.
 
     Without `durable` the bytes are on the disk only after the caller's `os.sync()`.
     """
-    data = text.encode()
+    data = text.encode() if isinstance(text, str) else text
     try:
         if path.stat().st_size == len(data) and path.read_bytes() == data:
             return

@@ -45,6 +45,11 @@ class Wheelhouse:
         return self._state / "stamp"
 
     @property
+    def quarantine(self) -> Path:
+        """Where repairing puts what it does not understand."""
+        return self._state / "quarantine"
+
+    @property
     def _state(self) -> Path:
         return self.root / ".state"
 
@@ -131,7 +136,7 @@ class Wheelhouse:
     def records(self) -> dict[str, Record]:
         """All records: from the catalogue, except where journal or directory say that it is behind."""
         ids = self.ids()
-        cached = self._cached()
+        cached = self.cached()
         for id in self.in_flight():
             cached.pop(id, None)
         return {id: cached[id] if id in cached else self.read(id) for id in ids}
@@ -146,7 +151,8 @@ class Wheelhouse:
         found = [item.rstrip(",") for item in listed if all(needle in item for needle in needles)]
         return [Record.parse(item, where=self.catalogue) for item in found]
 
-    def _cached(self) -> dict[str, Record]:
+    def cached(self) -> dict[str, Record]:
+        """What the catalogue says, which may be old or damaged."""
         try:
             data = json.loads(self.catalogue.read_bytes())
             records = [Record.model_validate(item) for item in data["releases"]]
@@ -163,6 +169,10 @@ class Wheelhouse:
         """Make the flat directory show the wheel exactly when resolvers may find it. The caller syncs."""
         flat = self.flat(record)
         try:
+            if record.removed:
+                home = self.builds / record.id
+                for suffix in ("", ".metadata", ".sig"):
+                    (home / f"{record.filename}{suffix}").unlink(missing_ok=True)
             if not record.available:
                 flat.unlink(missing_ok=True)
             elif not _same(flat, self.builds / record.id / record.filename):

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from sglwheel.wheelhouse.record import Record
 from sglwheel.wheelhouse.wheelfile import release_id
 
 _SPLIT = "@releases@"
+# From here on one sync of everything costs less than several for each release.
+_MANY = 100
 _quoted = functools.lru_cache(maxsize=4096)(quote)
 
 
@@ -39,11 +41,11 @@ def derive(house: Wheelhouse, *, fresh: bool = False) -> list[Record]:
     flight = [id for id in house.in_flight() if (house.builds / id).is_dir()]
     changed = sorted(map(house.read, flight), key=Record.order)
     if fresh or not _current(house, flight):
-        # One sync for all instead of several for each; the stamp comes back when all of it is on the disk.
+        # The stamp comes back when all of it is on the disk.
         house.stamp.unlink(missing_ok=True)
         changed = sorted(map(house.read, house.ids()), key=Record.order)
     whole = not house.stamp.is_file()
-    _subindexes(house, changed, durable=not whole)
+    _subindexes(house, changed, durable=len(changed) < _MANY)
     # The catalogue first: it decides whether the next refresh may splice, so it must not be behind the rest
     # while the journal still names what is missing there.
     _update([catalogue(house.root)], changed, house, whole=whole)
@@ -75,6 +77,17 @@ def line_files(name: str, records: list[Record]) -> dict[str, str]:
         anchors = [_anchor(record, "../../") for record in records if record.project == project]
         texts[f"simple/{project}/index.html"] = "\n".join([head, *anchors, tail])
     return texts
+
+
+def whole_documents(
+    house: Wheelhouse, records: list[Record], lines: Iterable[Any]
+) -> Iterator[tuple[Document, str]]:
+    """Every derived document of a wheelhouse with what it should say."""
+    documents = [catalogue(house.root), page(house.root, lines)]
+    for project in sorted({record.project for record in records}):
+        documents += simple_documents(house.root, project)
+    for document in documents:
+        yield document, document.whole(record for record in records if document.holds(record))
 
 
 def _update(documents: Iterable[Document], changed: list[Record], house: Wheelhouse, *, whole: bool) -> None:
@@ -139,7 +152,10 @@ def subindex(record: Record) -> dict[str, str]:
         "index.html": render(
             "build.html", record=record, file=_quoted(record.filename), lines=Lines(record, ANYWHERE)
         ),
-        f"simple/{record.project}/index.html": f"{head}\n{_anchor(record, '../../')}\n{tail}",
+        "requirements.txt": Lines(record, ANYWHERE).requirements,
+        f"simple/{record.project}/index.html": "\n".join(
+            [head, *([] if record.removed else [_anchor(record, "../../")]), tail]
+        ),
         "simple/index.html": _single(record.project),
     }
 

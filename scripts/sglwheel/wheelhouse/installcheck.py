@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import uv
-
-from sglwheel import files, process
+from sglwheel import files, packages, process
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
+from sglwheel.wheelhouse import nodeprogram
 from sglwheel.wheelhouse.lines import Lines
 from sglwheel.wheelhouse.record import Release
 from sglwheel.wheelhouse.wheelfile import record_of
@@ -155,6 +154,7 @@ def _check(
         for module in imports:
             tried = node.python("-c", f"import {module}", env=variables)
             judge(f"import {module}", tried.returncode == 0, tried.stderr.strip()[-2000:])
+        judge("node-check", *node.program(release))
     torch_after = node.contents("torch")
     judge(
         "torch-unchanged",
@@ -169,7 +169,7 @@ class _Node:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        uv_directory = Path(uv.find_uv_bin()).parent
+        uv_directory = Path(packages.uv_binary()).parent
         clean = {
             key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "CONDA", "LD_"))
         }
@@ -187,7 +187,7 @@ class _Node:
 
     def uv(self, *words: str) -> process.Completed:
         return process.run(
-            [uv.find_uv_bin(), *words],
+            [packages.uv_binary(), *words],
             failure=WheelhouseError,
             env=self.environment,
             timeout=_INSTALL_PATIENCE_S,
@@ -217,6 +217,19 @@ class _Node:
             timeout=_IMPORT_PATIENCE_S,
             what="import",
         )
+
+    def program(self, release: Release) -> tuple[bool, str]:
+        """What the node's own program says of the installed wheel; importing was tried already."""
+        archive = self.home / "install-check.pyz"
+        archive.write_bytes(nodeprogram.packed())
+        words = ["after", "--release", release.id, "--wheelhouse", str(release.root), "--no-import", "--json"]
+        done = self.python(str(archive), *words, env={})
+        try:
+            results = json.loads(done.stdout)["results"]
+        except (ValueError, KeyError, TypeError):
+            return False, done.stderr.strip()[-500:]
+        failed = [f"{item['name']}: {item['detail']}" for item in results if item["status"] == "failed"]
+        return not failed, "; ".join(failed) or f"{len(results)} checks"
 
     def packages(self) -> dict[str, str]:
         listed = json.loads(self.uv("pip", "list", "--quiet", "--format", "json").stdout)

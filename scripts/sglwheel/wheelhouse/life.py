@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.utils import canonicalize_name
-
 from sglwheel import files
 from sglwheel.errors import WheelhouseError
 from sglwheel.wheelhouse import pointers
@@ -115,13 +113,6 @@ def unyank(house: Wheelhouse, text: str, reason: str = "") -> Release:
         if record.yanked is None:
             raise WheelhouseError(f"{record.id} is not yanked")
         return _change(house, record.with_event("unyanked", reason.strip(), yanked=None))
-
-
-def rivals(record: Record) -> tuple[str, ...]:
-    """Other distributions that own the same files; a node must not have both."""
-    both = {"sgl-kernel", "sglang-kernel"}
-    name = str(canonicalize_name(record.name))
-    return tuple(sorted(both - {name})) if name in both else ()
 
 
 def _changeable(house: Wheelhouse, id: str) -> Record:

@@ -1,16 +1,16 @@
-"""The exact lines that install a release on a node, and nothing but it."""
+"""The exact lines and files that install a release on a node, and nothing but it."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from sglwheel.wheelhouse.record import Record
+from sglwheel.nodecheck.catalogue import arguments, install_line
+from sglwheel.wheelhouse.record import Record, rivals
 
 # Stands for the wheelhouse in published files, which are copied to places that nobody knows beforehand.
 ANYWHERE = "$WHEELHOUSE"
-_TORCH_FILE = "node-torch.txt"
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,7 @@ class Lines:
     What makes them hold, each proven against real clients in tests/integration/test_install_lines.py:
     `--no-index` and the release's own immutable subindex leave the resolver one wheel and no other torch; the
     version is pinned with its local part; and the constraint frozen from the node makes a refusal name the
-    node's torch beside the one that the wheel wants. `;`, not `&&`: without a torch the resolver's
-    explanation should still be seen.
+    node's torch beside the one that the wheel wants.
     """
 
     record: Record
@@ -39,29 +38,70 @@ class Lines:
 
     @property
     def uv(self) -> str:
-        return f"{self._freeze('uv pip')}; uv pip install {self._arguments}"
+        return install_line("uv pip", self.subindex, self.pin)
 
     @property
     def pip(self) -> str:
-        return f"{self._freeze('python -m pip')}; python -m pip install {self._arguments}"
+        return install_line("python -m pip", self.subindex, self.pin)
 
     @property
-    def _arguments(self) -> str:
-        where = f"--no-index --find-links {_quote(self.subindex)}"
-        return f"{where} --constraint {_TORCH_FILE} {shlex.quote(self.pin)}"
+    def uv_replacing(self) -> str | None:
+        """For an environment that has the other distribution of the same files: tried first, then replaced.
 
-    @staticmethod
-    def _freeze(client: str) -> str:
-        # `list`, because `freeze` shows a torch that was installed from a file or url as `torch @ …`.
-        return f"{client} list --format=freeze | grep '^torch==' > {_TORCH_FILE}"
+        Both go, because removing one takes files of the other along. None where there is no other name.
+        """
+        return self._replacing("uv pip", "")
 
+    @property
+    def pip_replacing(self) -> str | None:
+        return self._replacing("python -m pip", "--yes ")
 
-def _quote(text: str) -> str:
-    if text.startswith(ANYWHERE):
-        return f'"{text}"'
-    # A bare `+` or `~` means the same quoted; urls read better without quotes.
-    return (
-        text
-        if urlsplit(text).scheme in ("http", "https") and shlex.quote(text) == text
-        else shlex.quote(text)
-    )
+    def _replacing(self, client: str, yes: str) -> str | None:
+        others = rivals(self.record)
+        if not others:
+            return None
+        freeze, _, install = install_line(client, self.subindex, self.pin).partition("; ")
+        names = " ".join([*others, self.record.name])
+        tried = f"{client} install --dry-run {arguments(self.subindex, self.pin)}"
+        return f"{freeze}; {tried} && {client} uninstall {yes}{names} && {install}"
+
+    @property
+    def hold(self) -> str:
+        """For the same shell, after installing: no later install may swap torch or the wheel.
+
+        It is what tames flashinfer-python and others whose requirements would bring another torch.
+        """
+        pin = shlex.quote(self.pin)
+        return (
+            f"echo {pin} >> node-torch.txt; "
+            'export UV_CONSTRAINT="$PWD/node-torch.txt" PIP_CONSTRAINT="$PWD/node-torch.txt"'
+        )
+
+    @property
+    def requirements(self) -> str:
+        """A requirements.txt for `uv pip install -r` and `pip install -r`; the hash is checked by both."""
+        where = self.subindex.replace(ANYWHERE, "${WHEELHOUSE}")
+        return (
+            f"# {self.record.name} {self.record.version}, for a node that has {self.record.requires_torch}\n"
+            f"--no-index\n--find-links {where}\n{self.pin} --hash=sha256:{self.record.sha256}\n"
+        )
+
+    @property
+    def project(self) -> str:
+        """What a uv project adds to its pyproject.toml: the wheel from here, whatever a registry offers."""
+        requirements = [self.pin, *([self.record.requires_torch] if self.record.requires_torch else [])]
+        return (
+            "[project]\n"
+            f"dependencies = {json.dumps(requirements)}\n\n"
+            "[[tool.uv.index]]\n"
+            'name = "wheelhouse"\n'
+            f"url = {json.dumps(self.subindex)}\n"
+            'format = "flat"\n'
+            "explicit = true\n\n"
+            "[tool.uv.sources]\n"
+            f'{self.record.project} = {{ index = "wheelhouse" }}\n'
+        )
+
+    def to_json(self) -> dict[str, str | None]:
+        names = ("pin", "uv", "pip", "uv_replacing", "pip_replacing", "hold", "requirements", "project")
+        return {name: getattr(self, name) for name in names}

@@ -107,8 +107,8 @@ def load_all(house: Wheelhouse) -> dict[str, Pointer]:
 def advance(house: Wheelhouse, changed: Sequence[Record]) -> list[Pointer]:
     """Move the lines of releases that just came or were promoted, where their set is now complete.
 
-    Every recipe's line has two pointers: `<line>` for releases, `<line>-next` for candidates as well. Needs the
-    lock. A line that a person rolled back stays where it is.
+    Every recipe's line has two pointers: `<line>` for releases, `<line>-next` for candidates as well. A line
+    that a person rolled back stays where it is. Needs the lock.
     """
     moved = []
     # What just changed is the only thing that can have completed a set.
@@ -118,9 +118,7 @@ def advance(house: Wheelhouse, changed: Sequence[Record]) -> list[Pointer]:
             groups.setdefault(record.line, set()).add(generation(record))
     for line, generations in sorted(groups.items()):
         for name, takes in ((line, "release"), (f"{line}-next", "candidate")):
-            pointer = load(house, name) or Pointer(
-                name=name, takes="release" if takes == "release" else "candidate"
-            )
+            pointer = load(house, name) or Pointer.model_validate({"name": name, "takes": takes})
             target = None if pointer.held else _newest(house, pointer, line, generations, changed)
             if target and target != pointer.members:
                 moved.append(move(house, pointer, target, "complete"))

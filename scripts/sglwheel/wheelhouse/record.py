@@ -45,6 +45,8 @@ class Record(_Table):
     sha256: _Digest
     size: int
     metadata_sha256: _Digest
+    # Over the wheel's RECORD: a node can compute it again from what is installed.
+    contents_sha256: str = ""
     requires_python: str | None = None
     requires_dist: tuple[str, ...] = ()
     requires_torch: str | None = None
@@ -151,6 +153,7 @@ class Record(_Table):
             sha256=wheel.sha256,
             size=wheel.size,
             metadata_sha256=metadata_sha256,
+            contents_sha256=wheel.contents_sha256,
             requires_python=wheel.requires_python,
             requires_dist=wheel.requires_dist,
             requires_torch=requires_torch,
@@ -160,6 +163,12 @@ class Record(_Table):
             **(extra or {}),
         )
         return record.with_event("published", record.status)
+
+
+def rivals(record: Record) -> tuple[str, ...]:
+    """Other distributions that own the same files; a node must not have both."""
+    both = {"sgl-kernel", "sglang-kernel"}
+    return tuple(sorted(both - {record.project})) if record.project in both else ()
 
 
 def now(after: Iterable[datetime] = ()) -> datetime:

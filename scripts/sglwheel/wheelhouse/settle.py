@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sglwheel.wheelhouse import index, pointers
+from sglwheel.wheelhouse import index, nodeprogram, pointers
 from sglwheel.wheelhouse.house import Wheelhouse
 
 
@@ -16,4 +16,5 @@ def settle(house: Wheelhouse, *, fresh: bool = False) -> None:
         if any(not house.read(id).available for id in pointer.members):
             pointers.retreat(house, pointer)
     pointers.advance(house, changed)
+    nodeprogram.write(house.root)
     index.write_page(house, changed, pointers.load_all(house).values(), fresh=fresh)

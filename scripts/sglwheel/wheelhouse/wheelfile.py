@@ -18,6 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from sglwheel import files
 from sglwheel.errors import WheelhouseError
+from sglwheel.nodecheck.node import by_installer
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class WheelFile:
     requires_python: str | None
     requires_dist: tuple[str, ...]
     metadata: bytes
+    contents_sha256: str
     provenance: dict[str, Any]
 
     @property
@@ -103,6 +105,7 @@ class WheelFile:
             requires_python=fields.get("requires_python"),
             requires_dist=tuple(fields.get("requires_dist", ())),
             metadata=metadata,
+            contents_sha256=contents_sha256(record_of(archive, info)),
             provenance=_provenance(archive, info),
         )
 
@@ -113,6 +116,12 @@ def release_id(filename: str) -> str:
     Neither a distribution's name nor a version in a file name holds `+`, so two files never share an id.
     """
     return filename.removesuffix(".whl").replace("+", "_")
+
+
+def contents_sha256(record: dict[str, str]) -> str:
+    """What `nodecheck` computes from an installed distribution, here from the wheel's RECORD."""
+    lines = [f"{name},{said}" for name, said in record.items() if not by_installer(name)]
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 def record_of(archive: zipfile.ZipFile, info: str) -> dict[str, str]:

@@ -1,0 +1,55 @@
+"""The verbs over a whole checkout's locks: what each recipe needs for them, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sglwheel import console, lockcheck, locking, pipeline
+from sglwheel.errors import SglwheelError
+from sglwheel.files import Layout
+from sglwheel.lockcheck import Finding, LockCheck
+from sglwheel.locking import Change
+from sglwheel.patching import PatchedTree
+
+
+def write(layout: Layout, name: str, *, upgrade: bool = False) -> tuple[Change, ...]:
+    """Write a recipe's locks. Raises the error of the first stage that cannot be had."""
+    context = pipeline.Context.load(layout, name)
+    with console.step(f"lock {name}"):
+        return locking.write(
+            context.recipe, context.checkout, context.patch(), layout, context.mirrors, upgrade=upgrade
+        )
+
+
+def check(layout: Layout, names: Sequence[str], *, online: bool = True) -> dict[str, tuple[Finding, ...]]:
+    """What is wrong with the locks of each recipe."""
+    found: dict[str, tuple[Finding, ...]] = {}
+    for name in names:
+        context = pipeline.Context.load(layout, name)
+        mirrors = context.mirrors if online else context.mirrors.without_network()
+        with console.step(f"check the locks of {name}"):
+            patched: PatchedTree | None = None
+            more: tuple[Finding, ...] = ()
+            try:
+                patched = context.patch()
+            except SglwheelError as error:
+                file = layout.relative(layout.recipes / f"{name}.toml")
+                more = (Finding(file, f"its patched tree cannot be had: {error.what}"),)
+            found[name] = (*more, *LockCheck(context.recipe, layout, mirrors, online).run(patched))
+    return found
+
+
+def demand(found: Mapping[str, tuple[Finding, ...]]) -> None:
+    """Raise ToolchainError if a check found anything; all of it is in the error."""
+    wrong = {name: findings for name, findings in found.items() if findings}
+    if wrong:
+        raise lockcheck.error(", ".join(wrong), tuple(one for findings in wrong.values() for one in findings))
+
+
+def render(changed: Mapping[str, tuple[Change, ...]]) -> list[str]:
+    """Lines for a person: per recipe, per file."""
+    return [
+        line
+        for name, changes in changed.items()
+        for line in ([f"{name}:"] if len(changed) > 1 else []) + locking.render(changes)
+    ]

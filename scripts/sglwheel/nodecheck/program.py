@@ -1,0 +1,200 @@
+"""Check a node before and after it installs a kernel wheel from a wheelhouse.
+
+    python install-check.pyz before    does this environment fit, and which release is right for it?
+    python install-check.pyz after     is what is installed ours, to the byte, and is torch what it was?
+
+It needs Python 3.8 and nothing else, writes nothing but its own state file, and imports the wheel only in a
+process of its own. Exit status: 0 all is well, 9 something is not, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from sglwheel.nodecheck.catalogue import StopError, available, install_line, release_id, releases, signed
+from sglwheel.nodecheck.fits import fits
+from sglwheel.nodecheck.node import KERNELS, Node, Result, contents, installed_version, look
+
+STATE = "sglwheel-node.json"
+
+
+def before(options: argparse.Namespace) -> dict[str, Any]:
+    """Judge the node, choose a release, and remember what torch is."""
+    node = look()
+    choices = available(releases(options.wheelhouse))
+    if options.release:
+        choices = [
+            item
+            for item in choices
+            if options.release in (release_id(item), item["version"], item["filename"])
+        ]
+    if not choices:
+        raise StopError(f"no release {options.release or ''} in {options.wheelhouse}".replace("  ", " "))
+    judged = [(item, fits(node, item)) for item in choices]
+    good = [pair for pair in judged if all(result.status != "failed" for result in pair[1])]
+    # The nearest miss explains most.
+    chosen, results = (
+        good[0] if good else min(judged, key=lambda pair: sum(r.status == "failed" for r in pair[1]))
+    )
+    name = str(chosen["name"])
+    for other in KERNELS:
+        if other != name and name in KERNELS and other in node.kernels:
+            detail = f"{other} {node.kernels[other]} owns the same files: use the line that replaces it"
+            results = [*results, Result("rival", "failed", detail)]
+    state = {"torch": _torch_state(node), "release": release_id(chosen)}
+    if good:
+        Path(options.state).write_text(json.dumps(state, indent=1) + "\n")
+    where = f"{options.wheelhouse.rstrip('/')}/builds/{release_id(chosen)}/"
+    line = install_line("uv pip", where, f"{name}=={chosen['version']}")
+    return report("before", results, release=release_id(chosen), line=line if good else None)
+
+
+def _torch_state(node: Node) -> dict[str, Any] | None:
+    return {"version": node.torch.version, **contents("torch")} if node.torch else None
+
+
+def after(options: argparse.Namespace) -> dict[str, Any]:
+    """Hold what is installed against the catalogue and against what was remembered."""
+    node = look()
+    state = _state(options.state)
+    wanted = options.release or state.get("release")
+    catalogue = {release_id(item): item for item in releases(options.wheelhouse)}
+    results: list[Result] = []
+    release = catalogue.get(wanted) if wanted else None
+    if release is None:
+        release = next(
+            (item for item in catalogue.values() if node.kernels.get(item["name"]) == item["version"]), None
+        )
+    if release is None:
+        said = ", ".join(f"{name} {version}" for name, version in node.kernels.items()) or "no kernel wheel"
+        return report(
+            "after", [Result("version", "failed", f"{said} is installed; {options.wheelhouse} has no such")]
+        )
+    name = str(release["name"])
+    version = installed_version(name)
+    results.append(
+        Result(
+            "version",
+            "passed" if version == release["version"] else "failed",
+            f"{name} {version or 'is missing'}, should be {release['version']}",
+        )
+    )
+    if version is not None:
+        results += _ours(name, release)
+    for other in KERNELS:
+        if name in KERNELS and other != name and other in node.kernels:
+            results.append(Result("rival", "failed", f"{other} {node.kernels[other]} owns the same files"))
+    results.append(_torch_unchanged(node, state))
+    if not options.no_import:
+        for module in options.imports:
+            results.append(_import(module))
+    return report("after", results, release=release_id(release))
+
+
+def _ours(name: str, release: dict[str, Any]) -> list[Result]:
+    seen = contents(name)
+    results = []
+    wrong = seen["wrong"]
+    detail = f"{seen['files']} files" if not wrong else "; ".join(wrong[:5])
+    results.append(Result("record", "failed" if wrong else "passed", detail))
+    same = seen["sha256"] == release.get("contents_sha256")
+    said = "the published wheel's" if same else "another wheel of the same name and version is installed"
+    results.append(Result("contents", "passed" if same else "failed", said))
+    return results
+
+
+def _torch_unchanged(node: Node, state: dict[str, Any]) -> Result:
+    was = state.get("torch")
+    if was is None:
+        return Result("torch", "unknown", "nothing was remembered: run `before` first")
+    now = _torch_state(node)
+    if now is None:
+        return Result("torch", "failed", f"{was['version']} is gone")
+    if now["version"] != was["version"]:
+        return Result("torch", "failed", f"was {was['version']}, is {now['version']}")
+    ok = now["sha256"] == was["sha256"]
+    return Result(
+        "torch", "passed" if ok else "failed", f"{now['version']}, {'the same bytes' if ok else 'changed'}"
+    )
+
+
+def _import(module: str) -> Result:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", f"import {module}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=300,
+            check=False,
+            cwd="/",
+        )
+    except subprocess.TimeoutExpired:
+        return Result("import", "failed", f"{module}: no end after 300 s")
+    if done.returncode < 0:
+        return Result("import", "failed", f"{module}: killed by signal {-done.returncode}")
+    text = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return Result(
+        "import", "failed" if done.returncode else "passed", text[-1] if done.returncode and text else module
+    )
+
+
+def _state(path: str) -> dict[str, Any]:
+    try:
+        value = json.loads(Path(path).read_text())
+        return value if isinstance(value, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def report(verb: str, results: list[Result], **more: Any) -> dict[str, Any]:
+    ok = all(result.status != "failed" for result in results)
+    return {"check": verb, "ok": ok, "results": [result._asdict() for result in results], **more}
+
+
+def beside() -> str:
+    """The wheelhouse that this program lies in."""
+    return str(Path(sys.argv[0]).resolve().parent)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("check", choices=("before", "after"))
+    parser.add_argument("--wheelhouse", default=beside(), help="directory or url")
+    parser.add_argument("--release", help="id, version or file name; otherwise the best that fits")
+    parser.add_argument("--state", default=STATE, help="where `before` remembers for `after`")
+    parser.add_argument("--imports", nargs="*", default=["sgl_kernel"])
+    parser.add_argument("--no-import", action="store_true")
+    parser.add_argument(
+        "--allowed-signers", help="an ssh allowed_signers file: check the catalogue's signature"
+    )
+    parser.add_argument("--signer", default="sglwheel", help="the principal in that file")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    try:
+        signature = None
+        if options.allowed_signers:
+            signature = signed(options.wheelhouse, options.allowed_signers, options.signer)
+        if signature and signature.status == "failed":
+            done = report(options.check, [signature])
+        else:
+            done = before(options) if options.check == "before" else after(options)
+            if signature:
+                done["results"].insert(0, signature._asdict())
+    except (StopError, OSError) as error:
+        done = report(options.check, [Result("check", "failed", str(error))])
+    if options.json:
+        print(json.dumps(done, indent=1))
+        return 0 if done["ok"] else 9
+    marks = {"passed": "ok    ", "failed": "WRONG ", "unknown": "?     "}
+    for result in done["results"]:
+        print(f"{marks[result['status']]}{result['name']:<10} {result['detail']}")
+    if done.get("line"):
+        print(f"\n{done['line']}")
+    elif not done["ok"] and options.check == "before":
+        print(f"\nNothing was installed. Nearest release: {done.get('release', 'none')}")
+    return 0 if done["ok"] else 9

@@ -1,0 +1,257 @@
+"""The tool's own install check, and the program that nodes run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglwheel.errors import WheelhouseError
+from sglwheel.files import Layout
+from sglwheel.wheelhouse import Release, install_check, publish
+from wheelworld import UV, Environment, http_directory, make_kernel, make_torch, reports
+
+pytestmark = pytest.mark.integration
+
+PROVENANCE = {"recipe": "cu130", "architectures": ["12.0a"]}
+
+
+@dataclass(frozen=True)
+class World:
+    root: Path
+    layout: Layout
+    release: Release
+    torch: dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    root = tmp_path_factory.mktemp("world")
+    layout = Layout(root / "checkout")
+    torch = {version: make_torch(root / "dist", version) for version in ("2.11.0", "2.12.0+cu130")}
+    release = publish(*reports(make_kernel(root / "dist", provenance=PROVENANCE), gpu=True), layout)
+    older = make_kernel(
+        root / "dist", "0.3.21+cu130.torch2.11.0.sm120a.1", torch="2.11.0", provenance=PROVENANCE
+    )
+    publish(*reports(older, gpu=True, requires="torch==2.11.0"), layout)
+    return World(root, layout, release, torch)
+
+
+def offline(*wheels: Path) -> list[str]:
+    return ["--offline", "--no-index", "--no-deps", *map(str, wheels)]
+
+
+def test_the_printed_line_is_proven(world: World) -> None:
+    report = install_check(world.release, world.layout, torch=offline(world.torch["2.12.0+cu130"]))
+    assert report.demand() is report
+    assert report.line == world.release.install_line
+    assert [check.name for check in report.checks] == [
+        "line",
+        "only-this-wheel",
+        "published-bytes",
+        "installed-bytes",
+        "import sgl_kernel",
+        "node-check",
+        "torch-unchanged",
+    ]
+    assert not report.environment.exists()
+
+
+def test_the_other_torch_is_refused_and_left_alone(world: World) -> None:
+    report = install_check(world.release, world.layout, torch=offline(world.torch["2.11.0"]))
+    failed = {check.name: check.detail for check in report.checks if check.status == "failed"}
+    assert failed.keys() == {"line"}
+    assert "torch==2.12.0" in failed["line"]
+    assert "torch==2.11.0" in failed["line"]
+    with pytest.raises(WheelhouseError, match="does not install") as caught:
+        report.demand()
+    assert caught.value.exit_code == 9
+
+
+def test_an_environment_can_be_reused_and_the_wheelhouse_served(world: World, tmp_path: Path) -> None:
+    node = Environment(tmp_path / "venv", wheels=[world.torch["2.12.0+cu130"]], cache=tmp_path / "cache")
+    with http_directory(world.release.root) as (url, _):
+        for _ in range(2):
+            install_check(world.release, world.layout, environment=node.path, location=url).demand()
+    assert node.path.is_dir()
+
+
+def test_a_wheel_that_does_not_import_or_was_swapped_is_caught(world: World, tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    broken = publish(*reports(make_kernel(tmp_path / "dist", content="import nothing_like_it\n")), layout)
+    report = install_check(broken, layout, torch=offline(world.torch["2.12.0+cu130"]))
+    failed = {check.name: check.detail for check in report.checks if check.status == "failed"}
+    assert "nothing_like_it" in failed["import sgl_kernel"]
+    other = make_kernel(tmp_path / "other", content="import torch.version\n")
+    broken.path.unlink()
+    shutil.copy(other, broken.path)
+    report = install_check(broken, layout, torch=offline(world.torch["2.12.0+cu130"]))
+    assert "published-bytes" in {check.name for check in report.checks if check.status == "failed"}
+
+
+def test_variables_reach_the_import(world: World, tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    wheel = make_kernel(tmp_path / "dist", content="import os\nassert os.environ['LD_PRELOAD'] == ''\n")
+    release = publish(*reports(wheel), layout)
+    install_check(
+        release, layout, torch=offline(world.torch["2.12.0+cu130"]), variables={"LD_PRELOAD": ""}
+    ).demand()
+
+
+# The program for nodes.
+
+SMI = """#!/bin/sh
+echo "{gpu}, {capability}, {driver}"
+"""
+
+
+class Node(Environment):
+    """An environment with a GPU, as far as nvidia-smi goes."""
+
+    def gpu(self, name: str, capability: str, driver: str = "580.65.06") -> None:
+        path = self.path / "bin/nvidia-smi"
+        path.write_text(SMI.format(gpu=name, capability=capability, driver=driver))
+        path.chmod(0o755)
+
+    def check(self, wheelhouse: Path | str, verb: str, *words: str) -> dict[str, Any]:
+        program = str(self.path.parent / "install-check.pyz")
+        if not str(wheelhouse).startswith("http"):
+            shutil.copy(Path(wheelhouse) / "install-check.pyz", program)
+        argv = [str(self.python), program, verb, "--wheelhouse", str(wheelhouse), "--json", *words]
+        done = self.run(argv, ok=False)
+        assert done.returncode in (0, 9), done.stderr
+        value: dict[str, Any] = json.loads(done.stdout)
+        assert value["ok"] == (done.returncode == 0)
+        value["by"] = {item["name"]: (item["status"], item["detail"]) for item in value["results"]}
+        return value
+
+
+@pytest.fixture
+def node(world: World, tmp_path: Path) -> Node:
+    node = Node(tmp_path / "venv", wheels=[world.torch["2.12.0+cu130"]], cache=tmp_path / "cache")
+    node.gpu("NVIDIA RTX PRO 6000", "12.0")
+    return node
+
+
+def test_a_node_is_told_which_release_is_right_and_that_it_got_it(world: World, node: Node) -> None:
+    root = world.release.root
+    before = node.check(root, "before")
+    assert before["ok"], before
+    assert before["release"] == world.release.id
+    assert before["line"] == world.release.install_line
+    assert before["by"]["gpu"] == ("passed", "NVIDIA RTX PRO 6000, 12.0")
+    node.shell(before["line"])
+    after = node.check(root, "after")
+    assert after["ok"], after
+    assert after["by"]["contents"][0] == after["by"]["torch"][0] == after["by"]["import"][0] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability", "driver", "rule", "said"),
+    [
+        ("NVIDIA GB10", "12.1", "580.1", "gpu", "NVIDIA GB10 is 12.1, wheel has code for 12.0a"),
+        ("NVIDIA H100", "9.0", "580.1", "gpu", "NVIDIA H100 is 9.0"),
+        ("NVIDIA RTX 5090", "12.0", "550.54", "driver", "550.54, CUDA 13 needs 580 or newer"),
+    ],
+)
+def test_a_node_that_does_not_fit_is_told_why(
+    world: World, node: Node, gpu: str, capability: str, driver: str, rule: str, said: str
+) -> None:
+    node.gpu(gpu, capability, driver)
+    before = node.check(world.release.root, "before")
+    assert not before["ok"]
+    assert before["line"] is None
+    assert before["by"][rule][0] == "failed"
+    assert said in before["by"][rule][1]
+
+
+def test_a_node_without_torch_or_with_another_cuda_is_told(world: World, tmp_path: Path) -> None:
+    bare = Node(tmp_path / "bare", cache=tmp_path / "cache")
+    assert bare.check(world.release.root, "before")["by"]["torch"][1].startswith("none is installed")
+    other = make_torch(tmp_path, "2.12.0", cuda="12.8")
+    node = Node(tmp_path / "other", wheels=[other], cache=tmp_path / "cache")
+    before = node.check(world.release.root, "before")
+    assert before["by"]["cuda"] == ("failed", "torch is for 12.8, wheel needs 13.0")
+
+
+def test_the_other_distribution_name_is_noticed(world: World, node: Node, tmp_path: Path) -> None:
+    other = make_kernel(tmp_path / "dist", "0.4.0", name="sglang-kernel")
+    node.run([UV, "pip", "install", *offline(other)])
+    before = node.check(world.release.root, "before")
+    assert before["by"]["rival"][0] == "failed"
+    node.shell(world.release.install_line)
+    assert node.check(world.release.root, "after")["by"]["rival"][0] == "failed"
+
+
+def test_later_steps_that_swap_something_are_caught(world: World, node: Node, tmp_path: Path) -> None:
+    root = world.release.root
+    line = node.check(root, "before")["line"]
+    node.shell(line)
+    version = world.release.record.version
+    # A rebuild under the same name, as a second index could have it.
+    node.run(
+        [UV, "pip", "install", "--reinstall", *offline(make_kernel(tmp_path / "a", content="other = 1\n"))]
+    )
+    swapped = node.check(root, "after")
+    assert swapped["by"]["version"] == ("passed", f"sgl-kernel {version}, should be {version}")
+    assert swapped["by"]["contents"] == (
+        "failed",
+        "another wheel of the same name and version is installed",
+    )
+    # Another version.
+    node.run([UV, "pip", "install", "--reinstall", *offline(make_kernel(tmp_path / "b", "0.3.22"))])
+    assert node.check(root, "after")["by"]["version"][0] == "failed"
+    # Another torch.
+    node.shell(line)
+    node.run([UV, "pip", "install", *offline(world.torch["2.11.0"])])
+    assert node.check(root, "after")["by"]["torch"] == ("failed", "was 2.12.0+cu130, is 2.11.0")
+    # An edited file, and a removed one.
+    node.run([UV, "pip", "install", *offline(world.torch["2.12.0+cu130"])])
+    node.shell(line)
+    path = node.site / "sgl_kernel/__init__.py"
+    original = path.read_text()
+    path.unlink()
+    path.write_text(original + "\n")
+    assert node.check(root, "after")["by"]["record"] == ("failed", "sgl_kernel/__init__.py was changed")
+    path.unlink()
+    assert "is missing" in node.check(root, "after")["by"]["record"][1]
+
+
+def test_nothing_of_ours_installed_is_said(world: World, node: Node) -> None:
+    after = node.check(world.release.root, "after")
+    assert after["by"]["version"][0] == "failed"
+    assert "no kernel wheel is installed" in after["by"]["version"][1]
+
+
+def test_over_http_and_by_the_oldest_python(world: World, node: Node, tmp_path: Path) -> None:
+    shutil.copy(world.release.root / "install-check.pyz", tmp_path)
+    with http_directory(world.release.root) as (url, _):
+        assert node.check(url, "before")["ok"]
+        old = shutil.which("python3.8") or next(
+            map(str, Path("~/.pyenv/versions").expanduser().glob("3.8.*/bin/python")), None
+        )
+        if old is None:
+            pytest.skip("no Python 3.8 here")
+        done = subprocess.run(
+            [old, str(tmp_path / "install-check.pyz"), "before", "--wheelhouse", url, "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={"PATH": os.defpath},
+        )
+    results = {item["name"]: item for item in json.loads(done.stdout)["results"]}
+    assert results["torch"]["status"] == "failed", done.stderr
+
+
+def test_a_wheelhouse_that_is_none_is_said(node: Node, tmp_path: Path, world: World) -> None:
+    shutil.copy(world.release.root / "install-check.pyz", tmp_path / "empty.pyz")
+    done = node.run([str(node.python), str(tmp_path / "empty.pyz"), "before"], ok=False)
+    assert done.returncode == 9
+    assert "no catalogue in" in done.stdout
