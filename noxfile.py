@@ -25,6 +25,8 @@ VERBS = {
     "smoke": "Import a wheel in a fresh environment: -- path/to.whl --recipe cu130",
     "install-check": "Install a published wheel with its printed line: -- <wheel name>",
     "lock": "Write or check the locks: -- [cu130] [--check | --upgrade]",
+    "vendor": "Bundle all that a recipe takes from elsewhere: -- cu130 -o bundle",
+    "store": "Sizes of the stores, and cleaning up: -- size | gc [--dry-run] [--days 30]",
     "torch": "List torch builds: -- list [--recipe cu130 | --cuda cu130]",
     "pin": "Choose another torch: -- cu130 --torch nightly | nightly:2026-03-07 | 2.12.0",
     "doctor": "Say what this host lacks: -- [--recipe cu130]",

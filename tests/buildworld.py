@@ -122,6 +122,7 @@ class World:
                 path=Path("/nowhere/torch"),
                 sha256="4" * 64,
                 cxx11_abi=True,
+                record=None,
             ),
             cuda_home=Path("/nowhere/cuda"),
             nvcc_version=Version("13.0.88"),

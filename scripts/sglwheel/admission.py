@@ -22,38 +22,40 @@ from sglwheel import jobs
 from sglwheel.jobs import Cost, Costs
 
 _TICK = 1.0  # seconds between looks at memory
-_PATIENCE = 120.0  # a large unit passed by for so long stops smaller ones from starting
 _NO_READER_LIMIT = 1 << 16
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A unit that waits; `since` is when it began to."""
+class Active:
+    """A unit that runs: what it is expected to take, and for how many seconds still."""
 
-    unit: str
     cost: Cost
-    since: float
+    left: float
 
 
-def choose(
-    waiting: Sequence[Candidate], running: Sequence[Cost], *, room: int, slots: int, now: float
-) -> int | None:
-    """The index of the candidate to start now, or None.
+def choose(waiting: Sequence[Cost], running: Sequence[Active], *, room: int, slots: int) -> int | None:
+    """The index of the unit to start now, or None.
 
-    Longest first, as the last unit to end decides how long a build takes; where it does not fit, the longest
-    that does, unless the first has waited too long. One unit always runs, or nothing ever would.
+    Longest first, as the last unit to end decides how long a build takes. Where that does not fit, a shorter
+    one takes the place meanwhile, but only one that will not be in its way. One unit always runs, or nothing
+    ever would.
     """
     if not waiting or len(running) >= slots:
         return None
-    order = sorted(range(len(waiting)), key=lambda i: (-waiting[i].cost.seconds, -waiting[i].cost.peak, i))
-    if not running:
+    order = sorted(range(len(waiting)), key=lambda i: (-waiting[i].seconds, -waiting[i].peak, i))
+    first, free = waiting[order[0]], room - sum(active.cost.peak for active in running)
+    if not running or first.peak <= free:
         return order[0]
-    left = room - sum(cost.peak for cost in running)
-    for index in order:
-        if waiting[index].cost.peak <= left:
+    # When the first can start, and what it leaves then: EASY backfilling, with memory in the place of nodes.
+    start, spare = 0.0, free - first.peak
+    for active in sorted(running, key=lambda active: active.left):
+        if spare >= 0:
+            break
+        start, spare = active.left, spare + active.cost.peak
+    for index in order[1:]:
+        cost = waiting[index]
+        if cost.peak <= free and (cost.seconds <= start or cost.peak <= spare):
             return index
-        if now - waiting[index].since > _PATIENCE:
-            return None
     return None
 
 
@@ -219,16 +221,12 @@ class Governor:
             running = [u for u in self._units.values() if u.started is not None]
             if len(running) >= self._slots:
                 return
-            # A unit that outgrew its estimate counts with what it has.
-            taken = [Cost(u.cost.seconds, max(u.cost.peak, u.peak)) for u in running]
             sizes = jobs.resident(u.pid for u in running) if running else {}
-            room = self._available() + sum(sizes.values()) - jobs.reserve()
             index = choose(
-                [Candidate(u.unit, u.cost, u.since) for u in waiting],
-                taken,
-                room=room,
+                [u.cost for u in waiting],
+                [self._active(u, now) for u in running],
+                room=self._available() + sum(sizes.values()) - jobs.reserve(),
                 slots=self._slots,
-                now=now,
             )
             if index is None:
                 return
@@ -239,3 +237,15 @@ class Governor:
             except OSError:
                 chosen.started = None
                 chosen.unit = ""  # its end arrives as an empty read
+
+    def _active(self, unit: Unit, now: float) -> Active:
+        """What a running unit is in the way of; one that outgrew its estimate counts with what it has."""
+        assert unit.started is not None
+        left = max(0.0, unit.cost.seconds * self._pace() - (now - unit.started))
+        return Active(Cost(unit.cost.seconds, max(unit.cost.peak, unit.peak)), left)
+
+    def _pace(self) -> float:
+        """Seconds that this host takes for an expected one, believed as far as there is evidence."""
+        done = [item for item in self.state.finished if item.code == 0]
+        expected = sum(self._costs.expect(item.unit).seconds for item in done)
+        return (sum(item.seconds for item in done) + 60) / (expected + 60)

@@ -56,6 +56,14 @@ def cli() -> None:
     type=click.Choice(["finish"]),
     help="stop at the finished wheel and print its path; another host publishes it",
 )
+@click.option("--offline", is_flag=True, help="ask nobody: only stores, mirrors on this host, and --from")
+@click.option(
+    "--from",
+    "bundle",
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE",
+    help="take everything from what `vendor` made",
+)
 @as_json
 def build(
     name: str,
@@ -66,12 +74,16 @@ def build(
     torch_from: Path | None,
     provider: Literal["system", "pypi"] | None,
     until: Literal["finish"] | None,
+    offline: bool,
+    bundle: Path | None,
     as_json: bool,
 ) -> None:
     """Clone, patch, build, inspect, smoke-test, publish, and install recipe NAME."""
     from sglwheel import pipeline
 
-    options = pipeline.Options(torch, _overrides(overrides), jobs, all_patches, torch_from, provider, until)
+    options = pipeline.Options(
+        torch, _overrides(overrides), jobs, all_patches, torch_from, provider, until, offline, bundle
+    )
     _emit_done(pipeline.run(Layout.find(), name, options), as_json)
 
 
@@ -198,6 +210,67 @@ def check(as_json: bool) -> None:
         raise lint.error(problems)
     if not as_json:
         console.emit(f"{len(loaded)} recipes and their series are in order")
+
+
+@cli.command()
+@click.argument("name")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIRECTORY")
+@as_json
+def vendor(name: str, output: Path, as_json: bool) -> None:
+    """Put everything that recipe NAME takes from elsewhere into one directory, for `build --from`."""
+    from sglwheel import vendoring
+
+    made = vendoring.vendor(Layout.find(), name, output)
+    size = sum((made.root / path).stat().st_size for path in made.files)
+    if as_json:
+        console.emit_json({"bundle": str(made.root), "files": made.files, "bytes": size})
+    else:
+        console.emit(f"{output}: {len(made.files)} files, {console.format_bytes(size)}")
+        console.emit(f"sglwheel build {name} --offline --from {output}")
+
+
+@cli.group()
+def store() -> None:
+    """What is kept under .cache/, and what of it may go."""
+
+
+@store.command("size")
+@as_json
+def store_size(as_json: bool) -> None:
+    """Say how big each store is."""
+    from sglwheel import storage
+
+    found = storage.sizes(Layout.find())
+    if as_json:
+        console.emit_json(found)
+        return
+    for kind, size in (*found.items(), ("all", sum(found.values()))):
+        console.emit(f"{kind:<9} {console.format_bytes(size):>9}")
+
+
+@store.command("gc")
+@click.option("--dry-run", is_flag=True, help="say what would go")
+@click.option(
+    "--days", type=click.FloatRange(min=0), default=30, show_default=True, help="unused for so long"
+)
+@as_json
+def store_gc(dry_run: bool, days: float, as_json: bool) -> None:
+    """Delete what no lock of this checkout names and no build used lately."""
+    from sglwheel import storage
+
+    layout = Layout.find()
+    found = storage.garbage(layout, days)
+    held = () if dry_run else storage.collect(found)
+    gone = [item for item in found if item not in held]
+    if as_json:
+        console.emit_json({"garbage": [vars(item) for item in gone], "held": [vars(item) for item in held]})
+        return
+    for item in gone:
+        console.emit(f"{layout.relative(item.path)}  {console.format_bytes(item.bytes)}  {item.why}")
+    for item in held:
+        console.warn(f"{layout.relative(item.path)} is in use")
+    size = console.format_bytes(sum(item.bytes for item in gone))
+    console.emit(f"{size} {'would be' if dry_run else 'are'} free")
 
 
 @cli.group()

@@ -230,13 +230,15 @@ def _notices(
     series: Series, recipe: Recipe, steps: Sequence[Step], contents: Contents, ancestry: Ancestry
 ) -> list[Noticed]:
     """What changed after the recipe's pin (or the start): what the series was made for needs no notice."""
-    known: dict[frozenset[tuple[str, str]], Signals] = {}
+    known: dict[tuple[str, str], Signals] = {}
 
     def look(step: Step) -> Signals:
-        watched = _watched(step)
-        if watched not in known:
-            known[watched] = signals.read({path: contents[blob] for path, blob in watched})
-        return known[watched]
+        parts = []
+        for path, blob in _watched(step):
+            if (path, blob) not in known:
+                known[path, blob] = signals.read(path, contents[blob])
+            parts.append(known[path, blob])
+        return signals.join(parts)
 
     pin = recipe.source.commit
     until = [at for at, step in enumerate(steps) if step.commit.id == pin or not ancestry.contains(pin, at)]
@@ -262,12 +264,14 @@ def _notices(
     return notices
 
 
-def _watched(step: Step) -> frozenset[tuple[str, str]]:
+def _watched(step: Step) -> list[tuple[str, str]]:
     if step.directory is None:
-        return frozenset()
+        return []
     names = tuple(f"{step.directory}/{name}" for name in history.WATCHED)
-    return frozenset(
-        (path, blob) for path, blob in step.blobs.items() if path in names or path.startswith(f"{names[1]}/")
+    return sorted(
+        (path, blob)
+        for path, blob in step.blobs.items()
+        if path.startswith(tuple(f"{n}/" for n in names)) or path in names
     )
 
 

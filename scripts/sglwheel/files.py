@@ -82,6 +82,18 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+_READ: dict[tuple[int, int, int, int], str] = {}
+
+
+def sha256_once(path: Path) -> str:
+    """The SHA-256 of a file that this process may have read before and that was not written to since."""
+    facts = path.stat()
+    key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    if key not in _READ:
+        _READ[key] = sha256(path)
+    return _READ[key]
+
+
 def digest(text: str) -> str:
     """The SHA-256 of a text, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()

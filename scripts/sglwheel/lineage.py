@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from sglwheel import files, history
+from sglwheel import files, history, process
 from sglwheel.errors import SourceError, UsageError
 from sglwheel.files import Layout
 from sglwheel.git import Git
@@ -39,7 +39,11 @@ class Lineage:
 
     @classmethod
     def open(cls, recipe: Recipe, layout: Layout, mirrors: Mirrors) -> Lineage:
-        """The history of the branch that the recipe tracks, as far as it is here."""
+        """The history of the branch that the recipe tracks, as far as it is here.
+
+        Raises UsageError when git is too old.
+        """
+        require_git(process.run(["git", "--version"], failure=UsageError).stdout)
         key = normal(recipe.source.git)
         slug = re.sub(r"[^a-z0-9]+", "-", key.rpartition("/")[2].lower()).strip("-")
         name = f"history-{slug}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.git"
@@ -69,9 +73,10 @@ class Lineage:
             # Trees are read along thousands of commits: the graph spares unpacking the commits.
             self.git.run("commit-graph", "write", "--reachable", "--split", accept=(0, 1, 128))
 
-    def commit(self, text: str, *, option: str, offline: bool = False) -> CommitId:
+    def commit(self, text: str, *, option: str, offline: bool = False, tip: str | None = None) -> CommitId:
         """The commit that a user means. A full id that is here asks nobody; all else does, unless `offline`.
 
+        A date is looked up on the main line of `tip`, or of the branch.
         Raises UsageError for what upstream has not got, SourceError when it cannot be asked.
         """
         full = re.fullmatch(r"[0-9a-f]{40}", text) is not None
@@ -79,7 +84,7 @@ class Lineage:
         if not here or (not full and not offline):
             self.update()
         try:
-            return history.resolve(self.git, text, tip=self.ref, option=option)
+            return history.resolve(self.git, text, tip=tip or self.ref, option=option)
         except UsageError:
             if not full or offline:
                 raise
@@ -87,7 +92,7 @@ class Lineage:
                 self.transport.fetch(
                     self.git, ("--filter=blob:none", f"{text}:refs/sglwheel/{text}"), what=f"commit {text}"
                 )
-            return history.resolve(self.git, text, tip=self.ref, option=option)
+            return history.resolve(self.git, text, tip=tip or self.ref, option=option)
 
     def fetch(self, ids: Iterable[str]) -> None:
         """Have blobs, all with one request. Raises SourceError."""

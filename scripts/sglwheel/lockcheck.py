@@ -111,22 +111,21 @@ class LockCheck:
         try:
             forge = downloads.forge_archive(url)
             store = GitStore.open(forge[0] if forge else url, self.layout, self.mirrors)
+            damaged = [pack for pack in store.packs() if not store.intact(pack)]
+            for pack in damaged:
+                yield Finding(self.layout.relative(pack), f"{name}: stored objects are damaged")
             wanted = CommitId.parse(commit)
-            if self.online or store.has(wanted):
-                store.commit(wanted)
-                if tree and (actual := store.git.tree(wanted)) != tree:
-                    yield Finding(lock, f"{name}: the tree of {commit} is {actual}, the lock says {tree}")
+            # What is stored of it cannot be asked then.
+            if damaged or not (self.online or store.has(wanted)):
+                return
+            store.commit(wanted)
+            if tree and (actual := store.git.tree(wanted)) != tree:
+                yield Finding(lock, f"{name}: the tree of {commit} is {actual}, the lock says {tree}")
+            for path, why in kept.edited(name, store, wanted, self.layout):
+                yield Finding(self.layout.relative(path), f"{name}: {why}")
         except (SglwheelError, ValueError) as error:
             detail = "; ".join(error.where.values()) if isinstance(error, SglwheelError) else ""
             yield Finding(lock, f"{name}: {getattr(error, 'what', error)} {detail}".strip())
-            return
-        for pack in sorted((store.git.path / "objects" / "pack").glob("*.idx")):
-            if store.git.run("verify-pack", str(pack), accept=range(256)).returncode:
-                yield Finding(
-                    self.layout.relative(pack.with_suffix(".pack")), f"{name}: stored objects are damaged"
-                )
-        for path, why in kept.edited(name, store, wanted, self.layout):
-            yield Finding(self.layout.relative(path), f"{name}: {why}")
 
     def _moved(self, lock: str, pin: Pin) -> Iterator[Finding]:
         store = GitStore.open(pin.url, self.layout, self.mirrors)

@@ -18,6 +18,7 @@ from sglwheel import (
     __version__,
     borrowed,
     build,
+    bundle,
     console,
     files,
     finish,
@@ -29,10 +30,12 @@ from sglwheel import (
     series,
     source,
     toolchain,
+    torchchoice,
     torchpin,
     wheelhouse,
 )
 from sglwheel.borrowed import Borrowed
+from sglwheel.bundle import Bundle
 from sglwheel.errors import BuildError, PatchError, SourceError, ToolchainError, WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.mirrors import Mirrors
@@ -47,7 +50,8 @@ _SAMPLE = "https://sample.invalid/"
 class Options:
     """What the command line changes about a recipe, for one run.
 
-    `torch_from` is an environment whose torch is used; `until` "finish" publishes nothing.
+    `torch_from` is an environment whose torch is used; `until` "finish" publishes nothing. `offline` asks
+    nobody, `bundle` is where `vendor` put what is needed.
     """
 
     torch: str | None = None
@@ -57,6 +61,8 @@ class Options:
     torch_from: Path | None = None
     provider: Literal["pypi", "system"] | None = None
     until: Literal["finish"] | None = None
+    offline: bool = False
+    bundle: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -88,8 +94,9 @@ class Context:
         options = options or Options()
         loaded = recipe.load(layout, name)
         lent = borrowed.read(options.torch_from) if options.torch_from is not None else None
+        mirrors = Mirrors.load(layout)
         if options.torch is not None:
-            loaded = loaded.with_torch(options.torch)
+            loaded = torchchoice.apply(loaded, options.torch, mirrors)
         elif lent is not None:
             loaded = loaded.with_torch(str(lent.torch.version))
         if options.provider is not None:
@@ -97,9 +104,9 @@ class Context:
         if lent is not None:
             # Before anything is fetched for a torch that is not there.
             torchpin.verify(lent.torch, torchpin.pin(loaded))
-        mirrors = Mirrors.load(layout)
-        if loaded.source.git.startswith(_SAMPLE):
+        if loaded.source.git.startswith(_SAMPLE) and options.bundle is None:
             mirrors = mirrors.with_entries(_replay_sample(layout))
+        mirrors = _without_network(layout, mirrors, options)
         return cls(layout, loaded, options, mirrors, lent)
 
     @cached_property
@@ -259,6 +266,22 @@ def describe_patches(states: Sequence[patching.PatchState]) -> list[str]:
 
 def _say_fetched(count: int) -> None:
     console.detail(f"{console.format_bytes(count)} fetched" if count else "nothing to fetch")
+
+
+def _without_network(layout: Layout, mirrors: Mirrors, options: Options) -> Mirrors:
+    """Where things come from when nobody, or only a bundle, may be asked."""
+    if options.bundle is not None:
+        found = Bundle.open(options.bundle)
+        found.verify()
+        found.fits(layout)
+        found.adopt(layout)
+        mirrors = found.mirrors(mirrors)
+        if options.offline:
+            found.isolate()
+    if options.offline:
+        bundle.no_network()
+        mirrors = mirrors.without_network()
+    return mirrors
 
 
 def _replay_sample(layout: Layout) -> dict[str, Path]:

@@ -12,6 +12,7 @@ from sglwheel.console import format_bytes, format_seconds
 from sglwheel.jobs import Cost, Costs
 
 NINJA_STATUS = "[%f/%t %e] "
+_PRIOR = 300.0  # seconds of evidence that the table itself counts for
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 _STATUS = re.compile(r"\[(?P<done>\d+)/(?P<total>\d+) [\d.]+\] (?P<what>.*)")
@@ -178,7 +179,7 @@ class Forecast:
         self._seen = len(state.finished)
         now = time.monotonic()
         # This host against the table: believed as far as there is evidence.
-        factor = (self._taken + 60) / (self._expected + 60)
+        factor = (self._taken + _PRIOR) / (self._expected + _PRIOR)
         names = {unit for unit, _, _ in state.running}
         waiting = [_scaled(cost, factor) for unit, cost in self._waiting.items() if unit not in names]
         running = [(now - since, _scaled(cost, factor)) for _, since, cost in state.running]

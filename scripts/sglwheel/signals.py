@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-_COMMENT = re.compile(r"(?m)^\s*#.*$|\s#[^\"\n]*$")
+_COMMENT = re.compile(r"(?m)^[ \t]*#.*")
 _FETCH = re.compile(r"\bFetchContent_Declare\s*\(\s*([\w.+-]+)", re.IGNORECASE)
 _LIBRARY = re.compile(
     r"\b(?:Python\d*_add_library|pybind11_add_module|add_library)\s*\(\s*([\w.+-]+)\s+([\w$]*)", re.I
@@ -41,27 +41,33 @@ class Notice:
     why: str
 
 
-def read(files: Mapping[str, bytes]) -> Signals:
-    """Read the declarations of a project's CMake files and its pyproject.toml."""
-    gencodes: set[str] = set()
-    libraries: set[str] = set()
-    sources: set[str] = set()
-    distribution: str | None = None
-    torch: list[tuple[str, str]] = []
-    for path, content in files.items():
-        text = content.decode("utf-8", "replace")
-        if path.endswith("pyproject.toml"):
-            distribution, torch = _project(text)
-        elif path.endswith((".cmake", "CMakeLists.txt")):
-            text = _COMMENT.sub("", text)
-            sources |= set(_FETCH.findall(text))
-            libraries |= {name for name, kind in _LIBRARY.findall(text) if kind.upper() not in _NO_LIBRARY}
-            gencodes |= {
-                name
-                for name, body in _LIST.findall(text)
-                if "compute_" in body or name.endswith("_ARCHITECTURES")
-            }
-    return Signals(frozenset(gencodes), frozenset(libraries), frozenset(sources), distribution, tuple(torch))
+def read(path: str, content: bytes) -> Signals:
+    """Read the declarations of one CMake file or pyproject.toml; another file has none."""
+    text = content.decode("utf-8", "replace")
+    if path.endswith("pyproject.toml"):
+        distribution, torch = _project(text)
+        return Signals(distribution=distribution, torch=tuple(torch))
+    if not path.endswith((".cmake", "CMakeLists.txt")):
+        return Signals()
+    text = _COMMENT.sub("", text)
+    lists = _LIST.findall(text)
+    return Signals(
+        frozenset(name for name, body in lists if "compute_" in body or name.endswith("_ARCHITECTURES")),
+        frozenset(name for name, kind in _LIBRARY.findall(text) if kind.upper() not in _NO_LIBRARY),
+        frozenset(_FETCH.findall(text)),
+    )
+
+
+def join(parts: Iterable[Signals]) -> Signals:
+    """The declarations of a project, from those of its files."""
+    found = list(parts)
+    return Signals(
+        frozenset().union(*(part.gencodes for part in found)),
+        frozenset().union(*(part.libraries for part in found)),
+        frozenset().union(*(part.sources for part in found)),
+        next((part.distribution for part in found if part.distribution), None),
+        tuple(sorted({item for part in found for item in part.torch})),
+    )
 
 
 def compare(before: Signals, after: Signals, covered: Iterable[bytes]) -> list[Notice]:

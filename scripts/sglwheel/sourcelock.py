@@ -131,22 +131,21 @@ def _update(
         document = tomlkit.parse(old) if old else tomlkit.document()
         if not old:
             document.add(tomlkit.comment(_HEADER))
-        for key, value in tables.items():
-            document.pop(key, None)
-            document.add(key, tomlkit.item(value))
-        data = document.unwrap()
+        before = document.unwrap()
+        data = {**before, **tables}
         own: dict[str, Any] = dict(data.get("lock", {}))
         own["files"] = dict(sorted({**own.get("files", {}), **(hashes or {})}.items()))
         if not own["files"]:
             del own["files"]
         own["checksum"] = checksum({**data, "lock": own})
-        if own != data.get("lock"):
-            document.pop("lock", None)
-            document.add("lock", tomlkit.item({"checksum": own["checksum"], **own}))
-        text = tomlkit.dumps(document)
-        if text == old:
+        data["lock"] = {"checksum": own.pop("checksum"), **own}
+        if data == before:
             return False
-        files.write_atomic(path, text)
+        for key in ("upstream", "source", "lock"):
+            document.pop(key, None)
+            if key in data:
+                document.add(key, tomlkit.item(data[key]))
+        files.write_atomic(path, tomlkit.dumps(document))
     return True
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 from sglwheel import files
 from sglwheel.errors import SourceError
@@ -15,6 +16,8 @@ from sglwheel.git import Git
 from sglwheel.mirrors import Mirrors, normal
 from sglwheel.transport import Transport
 from sglwheel.types import CommitId
+
+_ANY_STATUS = range(-64, 256)
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,15 @@ class GitStore:
         names = (f"{tag}^{{}}", tag, branch)
         found = self.transport.ask(self.git, names, what=f"tag or branch {revision!r}")
         return CommitId.parse(next(found[name] for name in names if name in found))
+
+    def packs(self) -> list[Path]:
+        """The files that hold the objects."""
+        return sorted((self.git.path / "objects" / "pack").glob("*.pack"))
+
+    def intact(self, pack: Path) -> bool:
+        """Whether every object of a pack has the content of its id."""
+        index = pack.with_suffix(".idx")
+        return self.git.run("verify-pack", str(index), accept=_ANY_STATUS).returncode == 0
 
     def _made(self) -> bool:
         return (self.git.path / "sglwheel").is_file()

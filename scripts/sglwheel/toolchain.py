@@ -113,7 +113,7 @@ def prepare(
     found = preflight.require(recipe, layout, borrowed=lent.interpreter if lent else None)
     logs = layout.work / recipe.id / "toolchain"
     locks = Pylocks(recipe, pin, layout, mirrors, own=False if lent else None)
-    supply = _Supply(layout, mirrors or Mirrors(), locks.index)
+    supply = Supply(layout, mirrors or Mirrors(), locks.index)
     if lent is not None:
         lock, torch = lent.lock, lent.torch
         python, installed = _beside(lent, locks, layout, logs, supply)
@@ -154,7 +154,7 @@ def prepare(
 
 
 @dataclass(frozen=True)
-class _Supply:
+class Supply:
     """Where wheels come from: the store, mirrors, then what uv knows."""
 
     layout: Layout
@@ -183,7 +183,7 @@ class _Supply:
 
 
 def _environment(
-    lock: Lock, python: host.Interpreter, layout: Layout, logs: Path, supply: _Supply
+    lock: Lock, python: host.Interpreter, layout: Layout, logs: Path, supply: Supply
 ) -> tuple[Path, Path, tuple[Package, ...]]:
     key = _key(lock.digest, str(python.path), str(python.version))
     root = layout.cache / "envs" / key
@@ -205,7 +205,7 @@ def _environment(
 
 
 def _beside(
-    lent: Borrowed, locks: Pylocks, layout: Layout, logs: Path, supply: _Supply
+    lent: Borrowed, locks: Pylocks, layout: Layout, logs: Path, supply: Supply
 ) -> tuple[Path, tuple[Package, ...]]:
     """An environment of ours that sees the lent one, with the build tools which that one lacks."""
     missing = lent.missing()
@@ -235,7 +235,7 @@ def _toolkit(
     python: Path,
     layout: Layout,
     logs: Path,
-    supply: _Supply,
+    supply: Supply,
 ) -> tuple[CudaHome, tuple[Package, ...]]:
     root = layout.cache / "toolkits" / _key(lock.digest, found.compiler.description)
     home = root / "cuda"
@@ -277,6 +277,9 @@ def made(root: Path, *, needs: Path) -> Iterator[dict[str, Any]]:
         if fresh:
             data = {}
             shutil.rmtree(root, ignore_errors=True)
+        else:
+            # `store gc` goes by the last use.
+            marker.touch()
         yield data
         if fresh:
             write_atomic(marker, json.dumps(data, indent=1, sort_keys=True) + "\n")

@@ -10,7 +10,7 @@ import tomlkit
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from sglwheel import console, files, host, locking, packages, torchindex, torchpin, wheels
+from sglwheel import console, files, host, locking, packages, torchindex, wheels
 from sglwheel import recipe as recipes
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
@@ -101,6 +101,16 @@ def choose(recipe: Recipe, word: str, mirrors: Mirrors) -> Offer:
     return torchindex.choose(word, offered, recipe.torch.cuda, silent, recipe.torch.index_url)
 
 
+def apply(recipe: Recipe, word: str, mirrors: Mirrors) -> Recipe:
+    """The same recipe against the torch that a word means; an exact version asks nobody."""
+    if not word.startswith("nightly"):
+        return recipe.with_torch(word)
+    offer = choose(recipe, word, mirrors)
+    index = None if offer.index == torchindex.default_index(offer.public, recipe.torch.cuda) else offer.index
+    torch = recipe.torch.model_copy(update={"version": offer.public, "index_url": index})
+    return recipe.model_copy(update={"torch": torch})
+
+
 def pin(layout: Layout, name: str, word: str, mirrors: Mirrors, *, dry_run: bool = False) -> Pinned:
     """Make a recipe use another torch: locks first, then its file; a failure leaves all as it was.
 
@@ -158,23 +168,6 @@ def write(path: Path, version: Version, index: str | None) -> None:
     recipes.parse(new.encode(), name=path.stem, path=path.name)
     if new != text:
         files.write_atomic(path, new)
-
-
-def installed(venv: Path, recipe: Recipe) -> torchpin.InstalledTorch:
-    """The torch of somebody's environment. Raises ToolchainError if there is none, or it is of another line."""
-    sites = sorted(venv.glob("lib/python3*/site-packages"))
-    if not sites:
-        raise ToolchainError(
-            f"{venv} is no virtual environment", where={"looked for": "lib/python3*/site-packages"}
-        )
-    torch = torchpin.read(sites[0])
-    if torch.cuda != recipe.torch.cuda.version:
-        raise ToolchainError(
-            f"torch {torch.full_version} is built for CUDA {torch.cuda}, the recipe is for {recipe.torch.cuda}",
-            where={"torch": str(torch.path)},
-            next="name another environment, or correct torch.cuda in the recipe",
-        )
-    return torch
 
 
 def _same(lock: packages.Lock, offer: Offer) -> None:

@@ -10,7 +10,7 @@ import tenacity
 
 from sglwheel.errors import SourceError
 from sglwheel.git import Git
-from sglwheel.mirrors import local_path, normal
+from sglwheel.mirrors import local_path, normal, redacted
 
 # What a public forge allows for every repository, switched on for a plain one on this host. The user named
 # the mirror, so who owns its files is no reason to refuse; nothing of it is run.
@@ -63,7 +63,7 @@ class Transport:
             try:
                 _fetch(git, candidate, arguments, input, config)
             except SourceError as error:
-                failures[candidate] = error.what
+                failures[redacted(candidate)] = error.what.replace(candidate, redacted(candidate))
                 continue
             # Git itself may want an object later, in a merge: where we got this from, it gets that.
             url, upload_pack = _address(candidate)
@@ -80,19 +80,24 @@ class Transport:
             words = (*_PATIENCE, "ls-remote", f"--upload-pack={upload_pack}", url, *names)
             done = git.run(*words, user_config=True, accept=_ANY_STATUS)
             if done.returncode:
-                failures[candidate] = reason(done.stderr)
+                failures[redacted(candidate)] = reason(done.stderr).replace(candidate, redacted(candidate))
                 continue
             pairs = (line.split("\t") for line in done.stdout.splitlines())
             found = {name: object_id for object_id, name in pairs if name in names}
             if found:
                 return found
-            failures[candidate] = "does not have it"
+            failures[redacted(candidate)] = "does not have it"
         raise self.nowhere(what, failures)
 
     def nowhere(self, what: str, failures: dict[str, str]) -> SourceError:
         """The error of having tried all places."""
         if not self.candidates:
-            failures = {self.url: "a reserved name, and no mirror is set for it"}
+            reserved = ".invalid" in self.url
+            failures = {
+                self.url: "a reserved name, and no mirror is set for it"
+                if reserved
+                else "no place on this host has it, and nobody else may be asked"
+            }
         return SourceError(
             f"cannot get {what} of {self.url}",
             where=failures,

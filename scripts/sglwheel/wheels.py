@@ -82,7 +82,7 @@ def stored(item: LockedWheel, layout: Layout) -> Path | None:
     path = path_of(item, layout)
     if not path.is_file():
         return None
-    if files.sha256(path) == item.sha256:
+    if files.sha256_once(path) == item.sha256:
         return path
     console.warn(f"{path} is damaged: fetching it again")
     path.unlink(missing_ok=True)

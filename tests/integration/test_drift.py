@@ -49,7 +49,7 @@ def agrees_with_git(world: World, found: Drift) -> None:
     stack = found.series
     objects.seed(git, trials.bases(git, stack))
     start = found.history.steps[0].commit.id
-    with worktree.Worktree(git, start, world.root / "work", ("",)) as tree:
+    with worktree.Worktree(git, start, world.root / "work", (DIRECTORY,)) as tree:
         for step, row in zip(found.history.steps, found.outcomes, strict=True):
             tree.run("reset", "--quiet", "--hard", step.commit.id)
             for patch in stack.patches:
@@ -144,7 +144,7 @@ def test_merges_and_side_branches_are_one_step_of_the_main_line(world: World) ->
     agrees_with_git(world, found)
     # A line that leaves the main one: first parents do not lead to its start.
     found = run(world, "side~1", "HEAD")
-    assert [step.commit.subject for step in found.history.steps][0] == "on the side"
+    assert found.history.steps[0].commit.subject == "on the side"
     assert found.outcomes[0]["p"].state == "conflict"
     assert found.outcomes[-1]["p"].state == "applied-3way"
 

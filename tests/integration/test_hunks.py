@@ -34,12 +34,12 @@ def joined(rng: random.Random, lines: list[str]) -> str:
     return "\n".join(lines) + ("\n" if lines and rng.random() < 0.9 else "")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_same_as_git_apply(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     world = World(tmp_path)
     agreed = {"applied": 0, "refused": 0}
-    for _ in range(15):
+    for _ in range(12):
         # Few different lines: context that fits in several places is where offsets matter.
         before = [rng.choice(["{", "}", "a", "b", f"line {n}"]) for n in range(rng.randint(0, 24))]
         base = joined(rng, before)
@@ -73,8 +73,15 @@ def test_the_same_as_git_apply(tmp_path: Path, seed: int) -> None:
 
 
 def test_creation_and_deletion() -> None:
-    create = b"diff --git a/f b/f\nnew file mode 100644\nindex 0000000..1111111\n--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+x\n"
-    delete = b"diff --git a/f b/f\ndeleted file mode 100644\nindex 1111111..0000000\n--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+    ids = b"index 1111111..2222222\n"
+    create = (
+        b"diff --git a/f b/f\nnew file mode 100644\n" + ids + b"--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+x\n"
+    )
+    delete = (
+        b"diff --git a/f b/f\ndeleted file mode 100644\n"
+        + ids
+        + b"--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+    )
     (made,), _ = diffs.parse(create.splitlines(keepends=True), 1)
     (gone,), _ = diffs.parse(delete.splitlines(keepends=True), 1)
     assert hunks.apply(made, None) == b"x\n"

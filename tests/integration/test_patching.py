@@ -307,6 +307,16 @@ def test_a_killed_run_leaves_nothing_that_harms(world: World) -> None:
     assert patching.edited(expected) == ()
 
 
+def test_what_a_patch_was_made_from_need_not_be_in_the_store(world: World) -> None:
+    """The second patch was made on top of the first, which is not needed here: git alone could not merge it."""
+    text = with_line(CMAKE, 20, "mine(20)")
+    world.make_patch("first", {LISTS: text}, trailers=f"{TRAILERS}\nNeeded-When: cmake < 3")
+    world.make_patch("second", {LISTS: with_line(text, 22, "mine(22)")})
+    patched = world.apply(repository=world.clone())
+    assert states(patched) == {"first": "not-needed", "second": "applied-3way"}
+    assert (patched.path / LISTS).read_text() == with_line(CMAKE, 22, "mine(22)")
+
+
 CHILD = """
 import os, sys
 from pathlib import Path

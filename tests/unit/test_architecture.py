@@ -16,14 +16,16 @@ LAYERS: dict[str, int] = {
         [
             "errors",
             "console process files types",
-            "recipe series predicates patchfile diffs git mirrors lock",
-            "source fetchcontent store sample patching worktree proofs transfer wheels torchindex unpacked "
+            "recipe series predicates patchfile diffs hunks objects git mirrors lock",
+            "source fetchcontent store sample patching worktree proofs trials history lineage signals "
+            "transfer wheels torchindex unpacked "
             "toolchain torchpin cudahome driverstub preflight",
-            "build progress jobs fingerprint launcher finish sbom drift rebase lint export "
-            "locking lockcheck torchchoice",
+            "build progress jobs fingerprint launcher finish sbom "
+            "drift driftview rebase replay landing rebasestate carry editing exporting lint "
+            "locking lockcheck torchchoice bundle storage",
             "inspect elf fatbin abi symbols smoke smoke_child",
             "wheelhouse index installcheck",
-            "pipeline lockverb",
+            "pipeline lockverb vendoring",
             "cli",
         ]
     )

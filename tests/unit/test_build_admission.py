@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglwheel import jobs
-from sglwheel.admission import Candidate, Governor, choose
+from sglwheel.admission import Active, Governor, choose
 from sglwheel.jobs import Cost, Costs
 from sglwheel.progress import remaining
 
@@ -29,28 +29,32 @@ costs = st.builds(
 )
 
 
-def waiting(*values: Cost, since: float = 0.0) -> list[Candidate]:
-    return [Candidate(f"{index}.o", cost, since) for index, cost in enumerate(values)]
-
-
 def test_two_of_the_largest_never_run_together_on_24_gb() -> None:
     first, second, small = Cost(265, 15 * GIB), Cost(175, 14 * GIB), Cost(45, 3 * GIB)
     room = 22 * GIB
-    assert choose(waiting(second, small, first), [], room=room, slots=8, now=1) == 2
-    assert choose(waiting(second, small), [first], room=room, slots=8, now=1) == 1
+    assert choose([second, small, first], [], room=room, slots=8) == 2
+    assert choose([second, small], [Active(first, 265)], room=room, slots=8) == 1
 
 
-def test_a_large_unit_that_waited_long_stops_smaller_ones() -> None:
+def test_no_slot_idles_beside_a_large_unit_that_is_overdue() -> None:
+    large, next_large, small = Cost(265, 15 * GIB), Cost(175, 14 * GIB), Cost(45, 3 * GIB)
+    assert choose([next_large, small], [Active(large, 0)], room=22 * GIB, slots=2) == 1
+
+
+def test_small_units_do_not_starve_a_large_one() -> None:
     large, small = Cost(265, 15 * GIB), Cost(45, 3 * GIB)
-    candidates = [Candidate("large.o", large, 0.0), Candidate("small.o", small, 0.0)]
-    assert choose(candidates, [Cost(100, 10 * GIB)], room=20 * GIB, slots=8, now=60) == 1
-    assert choose(candidates, [Cost(100, 10 * GIB)], room=20 * GIB, slots=8, now=600) is None
+    running = [Active(small, 10 + index) for index in range(6)]
+    # 20 GB: room for one more small one, but the large one could start in 13 s and leave 2 GB.
+    assert choose([large, small], running, room=20 * GIB, slots=8) is None
+    quick, little = Cost(5, 2 * GIB), Cost(45, 1 * GIB)
+    assert choose([large, quick], running, room=20 * GIB, slots=8) == 1
+    assert choose([large, little], running, room=20 * GIB, slots=8) == 1
 
 
 def test_a_unit_that_exceeds_the_host_runs_alone() -> None:
     giant = Cost(10, 100 * GIB)
-    assert choose(waiting(giant), [], room=GIB, slots=8, now=0) == 0
-    assert choose(waiting(giant), [Cost(1, 1)], room=GIB, slots=8, now=0) is None
+    assert choose([giant], [], room=GIB, slots=8) == 0
+    assert choose([giant], [Active(Cost(1, 1), 1)], room=GIB, slots=8) is None
 
 
 @given(
@@ -59,15 +63,16 @@ def test_a_unit_that_exceeds_the_host_runs_alone() -> None:
     slots=st.integers(min_value=1, max_value=16),
 )
 def test_every_unit_ends_and_memory_is_kept(units: list[Cost], room: int, slots: int) -> None:
-    queue = waiting(*units)
+    queue = list(units)
     running: list[tuple[float, Cost]] = []
     clock, ended = 0.0, 0
     while queue or running:
         while True:
-            index = choose(queue, [cost for _, cost in running], room=room, slots=slots, now=clock)
+            active = [Active(cost, end - clock) for end, cost in running]
+            index = choose(queue, active, room=room, slots=slots)
             if index is None:
                 break
-            running.append((clock + queue[index].cost.seconds, queue.pop(index).cost))
+            running.append((clock + queue[index].seconds, queue.pop(index)))
             assert len(running) <= slots
             assert len(running) == 1 or sum(cost.peak for _, cost in running) <= room
         assert running, "nothing runs although something waits"

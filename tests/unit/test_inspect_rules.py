@@ -309,3 +309,13 @@ def test_loader_choices(tmp_path: Path) -> None:
     assert chosen[(12, 0)] == (LIBRARY, "sm_120a")
     assert chosen[(12, 1)] == (LIBRARY, None)
     assert chosen[(9, 0)] == (None, None)
+
+
+def test_kernels_are_told_only_where_asked_for(tmp_path: Path) -> None:
+    """The plain run leaves GPU code out, and must not look for kernels in it."""
+    path = GOOD.write(tmp_path)
+    assert inspect(path, expect=EXPECT, torch=TORCH).libraries[0].kernels == ()
+    # The payload here is no cubin: nothing is found, and nothing fails.
+    found = inspect(path, expect=EXPECT, torch=TORCH, kernels=5)
+    assert found.ok
+    assert found.libraries[0].kernels == ()

@@ -13,10 +13,10 @@ from pypi_simple import ProjectPage
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.wheelhouse import Release, Wheelhouse, pointers, publish
-from sglwheel.wheelhouse.life import GpuReport, find, promote, unyank, yank
+from sglwheel.wheelhouse.life import GpuReport, promote, unyank, yank
 from wheelworld import digest, make_kernel, reports
 
-PROVENANCE = {"recipe": "cu130", "architectures": ["12.0a"]}
+PROVENANCE = {"recipe": {"id": "cu130"}, "flags": {"architectures": ["12.0a"]}}
 
 
 @pytest.fixture
@@ -193,8 +193,8 @@ def test_find_takes_what_people_paste(house: Wheelhouse, tmp_path: Path) -> None
         f"sha256:{release.sha256}",
         "sm120a.12",
     ):
-        assert find(house, text).endswith("x86_64")
+        assert house.find(text).id.endswith("x86_64")
     with pytest.raises(WheelhouseError, match="names 2 releases"):
-        find(house, "sm120a")
+        house.find("sm120a")
     with pytest.raises(WheelhouseError, match="names no release"):
-        find(house, "nothing")
+        house.find("nothing")

@@ -33,7 +33,9 @@ def test_golden(record: Record, location: str, golden: Callable[[str, str], None
 def test_no_location_breaks_out_of_the_line(record: Record, location: str) -> None:
     line = Lines(record, location).uv
     words = shlex.split(line.partition("; uv")[2])
-    assert words[words.index("--find-links") + 1] == f"{location}/builds/{record.id}/"
+    assert words[words.index("--find-links") + 1] == f"{location}/builds/{record.id}/" + (
+        "index.html" if "://" in location else ""
+    )
 
 
 def test_shells_agree_that_the_lines_are_well_formed(record: Record) -> None:

@@ -1,8 +1,8 @@
 """The real upstream, through the network or a mirror; a whole build only when asked for.
 
-    SGLWHEEL_UPSTREAM=1      sources and patches
-    SGLWHEEL_UPSTREAM=build  the wheel as well (hours on a small host)
-    SGLWHEEL_OVERRIDES       space-separated NAME=PATH|REV|PATH@REV, as `--override` takes them
+SGLWHEEL_UPSTREAM=1      sources and patches
+SGLWHEEL_UPSTREAM=build  the wheel as well (hours on a small host)
+SGLWHEEL_OVERRIDES       space-separated NAME=PATH|REV|PATH@REV, as `--override` takes them
 """
 
 from __future__ import annotations

@@ -69,5 +69,10 @@ def inspect(
         torch=torch.label if torch is not None else None,
         causes=undefined.torch_causes(subject),
         fits=undefined.fitting(subject),
+        blocked={
+            library.path: reasons
+            for library in subject.libraries
+            if (reasons := undefined.blockers(library, subject))
+        },
         findings=tuple(finding for rule in RULES.values() for finding in rule(subject)),
     )

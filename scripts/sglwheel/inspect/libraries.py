@@ -84,6 +84,7 @@ def read(path: str, copy: Path, holes: Sequence[tuple[int, int]] = (), *, larges
                     stored += entry.stored
             except FatbinError as error:
                 device_error = str(error)
+            wanted = kernels.read(elf, path) if largest and device_error is None else []
             return Library(
                 path=path,
                 size=size,
@@ -98,7 +99,7 @@ def read(path: str, copy: Path, holes: Sequence[tuple[int, int]] = (), *, larges
                 targets=tuple(sorted(counted.items())),
                 device_bytes=stored,
                 schemas=operators.schemas(elf),
-                kernels=tuple(heapq.nlargest(largest, () if device_error else kernels.read(elf, path))),
+                kernels=tuple(heapq.nlargest(largest, wanted)),
             )
     except ElfError as error:
         return Library(path=path, size=size, broken=str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from sglwheel.inspect.releases import Releases
 from sglwheel.inspect.wheelfile import WheelFile
 from sglwheel.recipe import Recipe
 
+REBUILD = "build it again, or download it again and compare the hash with its index"
 Severity = Literal["error", "warning", "info"]
 
 
@@ -113,6 +114,8 @@ class Inspection:
     causes: tuple[Cause, ...]
     fits: tuple[str, ...]
     """Known torch releases that it would load with, by symbols and by CUDA."""
+    blocked: Mapping[str, tuple[str, ...]]
+    """Libraries that would not load beside this torch, with the symbols and SONAMEs that nobody brings."""
     findings: tuple[Finding, ...]
 
     @property
@@ -171,6 +174,7 @@ class Inspection:
                 for choice in self.choices
             ],
             "operators": list(self.operators),
+            "blocked": {path: list(reasons) for path, reasons in self.blocked.items()},
             "torch_abi": [
                 {
                     "cause": cause.text,
@@ -239,6 +243,12 @@ class Inspection:
                         yield f"  remedy: {finding.remedy}"
         errors = sum(finding.severity == "error" for finding in self.findings)
         yield f"{'fits' if self.ok else 'does not fit'}: {errors} error{'s' if errors != 1 else ''}"
+
+
+def listed(items: Sequence[str], limit: int = 4) -> str:
+    """The first few of a list, and how many more."""
+    shown = ", ".join(items[:limit])
+    return shown if len(items) <= limit else f"{shown} and {len(items) - limit} more"
 
 
 def _megabytes(count: int) -> str:

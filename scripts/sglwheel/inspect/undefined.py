@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Iterator
 
+from sglwheel.inspect import sonames
 from sglwheel.inspect.abi import Cause, compare, is_torch
 from sglwheel.inspect.libraries import Library
 from sglwheel.inspect.report import Subject
@@ -66,6 +67,24 @@ def fitting(subject: Subject) -> tuple[str, ...]:
         return ()
     needed = {soname for library in subject.libraries for soname in library.needed} - subject.sonames
     return subject.releases.fitting(wanted, needed)
+
+
+def blockers(library: Library, subject: Subject) -> tuple[str, ...]:
+    """Why a library would not load beside the subject's torch: symbols and SONAMEs that nobody brings.
+
+    Empty means that it loads, as far as files tell: a dynamic loader asks for nothing else.
+    """
+    if library.broken:
+        return (library.broken,)
+    exported = subject.torch.symbols if subject.torch is not None else frozenset[str]()
+    found = [name for name in torch_symbols(library, subject) if subject.torch and name not in exported]
+    found += unresolved(library, subject)
+    found += [
+        soname
+        for soname in library.needed
+        if sonames.classify(soname, subject.sonames, subject.cuda_major).kind == "unknown"
+    ]
+    return tuple(found)
 
 
 def unresolved(library: Library, subject: Subject) -> tuple[str, ...]:

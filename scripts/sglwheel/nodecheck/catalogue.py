@@ -59,6 +59,12 @@ def install_line(client: str, subindex: str, pin: str) -> str:
     return f"{frozen}; {client} install {arguments(subindex, pin)}"
 
 
+def subindex(wheelhouse: str, id: str) -> str:
+    """Where only one release lies. Over http the page is named: a bucket knows no index for a directory."""
+    page = "index.html" if wheelhouse.startswith(("http://", "https://")) else ""
+    return f"{wheelhouse.rstrip('/')}/builds/{id}/{page}"
+
+
 def arguments(subindex: str, pin: str) -> str:
     """What makes an install exact: one wheel in sight, no other torch, and the node's own as a constraint."""
     return f"--no-index --find-links {quoted(subindex)} --constraint node-torch.txt {shlex.quote(pin)}"

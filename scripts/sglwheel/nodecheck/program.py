@@ -16,7 +16,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sglwheel.nodecheck.catalogue import StopError, available, install_line, release_id, releases, signed
+from sglwheel.nodecheck.catalogue import (
+    StopError,
+    available,
+    install_line,
+    release_id,
+    releases,
+    signed,
+    subindex,
+)
 from sglwheel.nodecheck.fits import fits
 from sglwheel.nodecheck.node import KERNELS, Node, Result, contents, installed_version, look
 
@@ -49,7 +57,7 @@ def before(options: argparse.Namespace) -> dict[str, Any]:
     state = {"torch": _torch_state(node), "release": release_id(chosen)}
     if good:
         Path(options.state).write_text(json.dumps(state, indent=1) + "\n")
-    where = f"{options.wheelhouse.rstrip('/')}/builds/{release_id(chosen)}/"
+    where = subindex(options.wheelhouse, release_id(chosen))
     line = install_line("uv pip", where, f"{name}=={chosen['version']}")
     return report("before", results, release=release_id(chosen), line=line if good else None)
 

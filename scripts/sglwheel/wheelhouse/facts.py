@@ -22,14 +22,26 @@ def facts(wheel: WheelFile, inspection: Any, smoke: Any) -> dict[str, Any]:
         "recipe": recipe,
         "line": recipe or cuda,
         "cuda": cuda,
-        "architectures": _texts(_at(said, "architectures") or _at(said, "build", "architectures")),
-        "upstream": _text(said, ("source", "commit"), ("upstream", "commit"), ("commit",)),
-        "patches": _patches(said.get("patches")),
-        "sglang": _text(said, ("sglang",), ("recipe", "sglang")),
+        "architectures": _texts(_at(said, "flags", "architectures") or _at(said, "architectures")),
+        "upstream": _text(said, ("upstream", "commit")),
+        "patches": _patches(_at(said, "patched", "patches")),
+        "built_with": _built_with(said),
     }
     if not extra["architectures"]:
         extra["architectures"] = tuple(item for item in segments if item.startswith("sm"))
     return {"checks": (*checks("inspection", inspection), *checks("smoke", smoke)), "extra": extra}
+
+
+def _built_with(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    tools = _at(said, "toolchain")
+    names = {"nvcc": "nvcc", "cxx": "compiler", "cmake": "CMake", "provider": "toolkit from"}
+    torch = _text(said, ("torch", "full-version"))
+    found = [
+        (label, str(tools[key]))
+        for key, label in names.items()
+        if isinstance(tools, Mapping) and tools.get(key)
+    ]
+    return (*((("torch", torch),) if torch else ()), *found)
 
 
 def _patches(value: Any) -> tuple[tuple[str, str], ...]:

@@ -7,17 +7,17 @@ whoever takes the lock next finishes what a killed process began.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from sglwheel import files
 from sglwheel.errors import WheelhouseError
+from sglwheel.wheelhouse.links import link, same
 from sglwheel.wheelhouse.record import Record, Release
 
 _LOCK_PATIENCE_S = 600.0
@@ -114,6 +114,34 @@ class Wheelhouse:
     def release(self, id: str) -> Release:
         return Release(self.root, self.read(id))
 
+    def find(self, text: str) -> Release:
+        """The one release that `text` names: an id, a file name, a version, a hash, or a unique part of one.
+
+        Raises WheelhouseError with what comes near.
+        """
+        records = self.records()
+        wanted = text.strip().rpartition("/")[2].removesuffix(".whl").replace("+", "_")
+        if wanted in records:
+            return self.release(wanted)
+        exact = [
+            id
+            for id, record in records.items()
+            if text == record.version or text == f"{record.name}=={record.version}"
+        ]
+        found = exact or [
+            id
+            for id, record in records.items()
+            if wanted in id or (len(text) >= 8 and record.sha256.startswith(text.removeprefix("sha256:")))
+        ]
+        if len(found) == 1:
+            return self.release(found[0])
+        shown = "\n".join(sorted(found, reverse=True)[:8]) or "none"
+        raise WheelhouseError(
+            f"{text!r} names {len(found) or 'no'} release{'s' if len(found) != 1 else ''}",
+            where={"wheelhouse": str(self.root), "found": shown},
+            next="sglwheel wheelhouse list",
+        )
+
     def ids(self) -> list[str]:
         """Every release on disk, also yanked ones; a look at one directory."""
         try:
@@ -175,7 +203,7 @@ class Wheelhouse:
                     (home / f"{record.filename}{suffix}").unlink(missing_ok=True)
             if not record.available:
                 flat.unlink(missing_ok=True)
-            elif not _same(flat, self.builds / record.id / record.filename):
+            elif not same(flat, self.builds / record.id / record.filename):
                 link(self.builds / record.id / record.filename, flat)
         except OSError as error:
             raise _unusable(self.root, error) from error
@@ -193,48 +221,6 @@ class Wheelhouse:
             yield temporary
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def link(source: Path, target: Path) -> None:
-    """Give a file a second name at once, replacing what is there; a copy where hard links cannot be had."""
-    temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
-    try:
-        try:
-            os.link(source, temporary)
-        except OSError as error:
-            if error.errno not in (
-                errno.EPERM,
-                errno.EXDEV,
-                errno.EMLINK,
-                errno.ENOTSUP,
-                errno.EACCES,
-                errno.ENOSYS,
-            ):
-                raise
-            copy_synced(source, temporary)
-        temporary.replace(target)
-    finally:
-        # rename() of two names of one file does nothing and keeps both.
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def copy_synced(source: Path, target: Path) -> None:
-    """Copy bytes and push them to the disk."""
-    with source.open("rb") as reader, target.open("wb") as writer:
-        shutil.copyfileobj(reader, writer, 1 << 20)
-        writer.flush()
-        os.fsync(writer.fileno())
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        a, b = one.stat(follow_symlinks=False), other.stat()
-    except FileNotFoundError:
-        return False
-    return (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino) or (
-        a.st_size == b.st_size and not one.is_symlink() and files.sha256(one) == files.sha256(other)
-    )
 
 
 def _unusable(root: Path, error: OSError) -> WheelhouseError:

@@ -19,11 +19,11 @@ from urllib.parse import quote
 
 import jinja2
 
-from sglwheel import __version__, files
+from sglwheel import __version__, console, files
 from sglwheel.wheelhouse.documents import Document, write_changed
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.lines import ANYWHERE, Lines
-from sglwheel.wheelhouse.record import Record
+from sglwheel.wheelhouse.record import Record, rivals
 from sglwheel.wheelhouse.wheelfile import release_id
 
 _SPLIT = "@releases@"
@@ -149,15 +149,23 @@ def subindex(record: Record) -> dict[str, str]:
     """
     head, tail = _project_frame(record.project)
     return {
-        "index.html": render(
-            "build.html", record=record, file=_quoted(record.filename), lines=Lines(record, ANYWHERE)
-        ),
+        "index.html": _build_page(record),
         "requirements.txt": Lines(record, ANYWHERE).requirements,
         f"simple/{record.project}/index.html": "\n".join(
             [head, *([] if record.removed else [_anchor(record, "../../")]), tail]
         ),
         "simple/index.html": _single(record.project),
     }
+
+
+def _build_page(record: Record) -> str:
+    return render(
+        "build.html",
+        record=record,
+        file=_quoted(record.filename),
+        lines=Lines(record, ANYWHERE),
+        rivals=", ".join(rivals(record)),
+    )
 
 
 @functools.cache
@@ -270,4 +278,5 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["url"] = quote
+    environment.filters["bytes"] = console.format_bytes
     return environment

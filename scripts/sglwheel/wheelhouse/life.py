@@ -41,39 +41,10 @@ class GpuReport:
             ) from error
 
 
-def find(house: Wheelhouse, text: str) -> str:
-    """The id of the one release that `text` names: an id, a file name, a version, a hash, or a unique part.
-
-    Raises WheelhouseError with what comes near.
-    """
-    records = house.records()
-    wanted = text.strip().rpartition("/")[2].removesuffix(".whl").replace("+", "_")
-    if wanted in records:
-        return wanted
-    exact = [
-        id
-        for id, record in records.items()
-        if text == record.version or text == f"{record.name}=={record.version}"
-    ]
-    found = exact or [
-        id
-        for id, record in records.items()
-        if wanted in id or (len(text) >= 8 and record.sha256.startswith(text.removeprefix("sha256:")))
-    ]
-    if len(found) == 1:
-        return found[0]
-    shown = "\n".join(sorted(found, reverse=True)[:8]) or "none"
-    raise WheelhouseError(
-        f"{text!r} names {len(found) or 'no'} release{'s' if len(found) != 1 else ''}",
-        where={"wheelhouse": str(house.root), "found": shown},
-        next="sglwheel wheelhouse list",
-    )
-
-
 def promote(house: Wheelhouse, text: str, report: GpuReport) -> Release:
     """Make a candidate a release, on the word of a GPU that ran this very wheel."""
     with house.locked():
-        record = _changeable(house, find(house, text))
+        record = _changeable(house, house.find(text).id)
         why = _no_promotion(record, report)
         if why:
             raise WheelhouseError(
@@ -96,7 +67,7 @@ def yank(house: Wheelhouse, text: str, reason: str, *, force: bool = False) -> R
     if not reason.strip():
         raise WheelhouseError("a yank needs a reason: people who pinned the release read it")
     with house.locked():
-        record = _changeable(house, find(house, text))
+        record = _changeable(house, house.find(text).id)
         holders = [name for name, pointer in pointers.load_all(house).items() if record.id in pointer.members]
         if holders and not force:
             raise WheelhouseError(
@@ -109,7 +80,7 @@ def yank(house: Wheelhouse, text: str, reason: str, *, force: bool = False) -> R
 def unyank(house: Wheelhouse, text: str, reason: str = "") -> Release:
     """Show a release to resolvers again."""
     with house.locked():
-        record = _changeable(house, find(house, text))
+        record = _changeable(house, house.find(text).id)
         if record.yanked is None:
             raise WheelhouseError(f"{record.id} is not yanked")
         return _change(house, record.with_event("unyanked", reason.strip(), yanked=None))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
-from sglwheel.nodecheck.catalogue import arguments, install_line
+from sglwheel.nodecheck.catalogue import arguments, install_line, subindex
 from sglwheel.wheelhouse.record import Record, rivals
 
 # Stands for the wheelhouse in published files, which are copied to places that nobody knows beforehand.
@@ -34,7 +35,7 @@ class Lines:
     @property
     def subindex(self) -> str:
         """Where only this release lies; it stays when the release is yanked."""
-        return f"{self.location.rstrip('/')}/builds/{self.record.id}/"
+        return subindex(self.location, self.record.id)
 
     @property
     def uv(self) -> str:
@@ -71,9 +72,9 @@ class Lines:
 
         It is what tames flashinfer-python and others whose requirements would bring another torch.
         """
-        pin = shlex.quote(self.pin)
+        # `torch==2.12.0` would let an upgrade take 2.12.0+cu130; `===` is this build and no other.
         return (
-            f"echo {pin} >> node-torch.txt; "
+            f"sed -i 's/==/===/' node-torch.txt; echo {shlex.quote(self.pin)} >> node-torch.txt; "
             'export UV_CONSTRAINT="$PWD/node-torch.txt" PIP_CONSTRAINT="$PWD/node-torch.txt"'
         )
 
@@ -81,6 +82,9 @@ class Lines:
     def requirements(self) -> str:
         """A requirements.txt for `uv pip install -r` and `pip install -r`; the hash is checked by both."""
         where = self.subindex.replace(ANYWHERE, "${WHEELHOUSE}")
+        if where.startswith("/") and where != shlex.quote(where):
+            # pip splits the line at blanks, uv takes it whole: a url has none.
+            where = f"{Path(where).as_uri()}/"
         return (
             f"# {self.record.name} {self.record.version}, for a node that has {self.record.requires_torch}\n"
             f"--no-index\n--find-links {where}\n{self.pin} --hash=sha256:{self.record.sha256}\n"

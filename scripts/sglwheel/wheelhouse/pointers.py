@@ -16,7 +16,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict
 from sglwheel import files
 from sglwheel.errors import WheelhouseError
 from sglwheel.wheelhouse import index
-from sglwheel.wheelhouse.house import Wheelhouse, link
+from sglwheel.wheelhouse.house import Wheelhouse
+from sglwheel.wheelhouse.links import link
 from sglwheel.wheelhouse.record import Record, now
 
 Why = Literal["complete", "rollback", "set"]

@@ -14,7 +14,8 @@ from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.wheelhouse import index
 from sglwheel.wheelhouse.facts import facts
-from sglwheel.wheelhouse.house import Wheelhouse, copy_synced, unusable
+from sglwheel.wheelhouse.house import Wheelhouse, unusable
+from sglwheel.wheelhouse.links import copy_synced
 from sglwheel.wheelhouse.record import Record, Release
 from sglwheel.wheelhouse.settle import settle
 from sglwheel.wheelhouse.wheelfile import WheelFile

@@ -58,7 +58,7 @@ class Record(_Table):
     upstream: str | None = None
     patches: tuple[tuple[str, str], ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
-    sglang: str | None = None
+    built_with: tuple[tuple[str, str], ...] = ()
     status: Status = "candidate"
     yanked: str | None = None
     removed: bool = False
@@ -94,6 +94,25 @@ class Record(_Table):
     def available(self) -> bool:
         """Whether resolvers may find it without being told its exact name."""
         return self.yanked is None and not self.removed
+
+    @property
+    def shown(self) -> str:
+        """The one word that people read first."""
+        return "yanked" if self.yanked is not None else self.status
+
+    @property
+    def promoted(self) -> bool:
+        """Whether a GPU report came after publishing, in a file of its own."""
+        return any(event.what == "promoted" for event in self.events)
+
+    @property
+    def public(self) -> str:
+        """The version without its local part: what SGLang asks for."""
+        return self.version.partition("+")[0]
+
+    @property
+    def local(self) -> str:
+        return self.version.partition("+")[2]
 
     @property
     def platform(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sglwheel.wheelhouse import index, nodeprogram, pointers
+from sglwheel.wheelhouse import index, nodeprogram, pointers, signing
 from sglwheel.wheelhouse.house import Wheelhouse
 
 
@@ -17,4 +17,5 @@ def settle(house: Wheelhouse, *, fresh: bool = False) -> None:
             pointers.retreat(house, pointer)
     pointers.advance(house, changed)
     nodeprogram.write(house.root)
+    signing.resign(house, changed)
     index.write_page(house, changed, pointers.load_all(house).values(), fresh=fresh)

@@ -13,7 +13,8 @@ from typing import Any
 from sglwheel import files
 from sglwheel.errors import WheelhouseError
 from sglwheel.wheelhouse import index, nodeprogram, pointers
-from sglwheel.wheelhouse.house import Wheelhouse, copy_synced
+from sglwheel.wheelhouse.house import Wheelhouse
+from sglwheel.wheelhouse.links import copy_synced
 from sglwheel.wheelhouse.record import Record
 from sglwheel.wheelhouse.settle import settle
 

@@ -1,0 +1,95 @@
+"""A bundle: one directory with all that a recipe's build takes from elsewhere, each file by its hash."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sglwheel import files
+from sglwheel.errors import SourceError, UsageError
+from sglwheel.files import Layout
+from sglwheel.mirrors import Mirrors
+
+MANIFEST = "bundle.json"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle as its manifest describes it."""
+
+    root: Path
+    recipe: str
+    files: Mapping[str, str]
+    """Path below the root → SHA-256."""
+    places: Mapping[str, str]
+    """Url → path below the root of the repository or file that stands for it."""
+
+    @classmethod
+    def open(cls, root: Path) -> Bundle:
+        """Read a bundle's manifest. Raises UsageError when there is none."""
+        path = root / MANIFEST
+        try:
+            data: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            if data["schema"] != SCHEMA:
+                raise ValueError(f"schema {data['schema']}")
+            return cls(root.absolute(), data["recipe"], data["files"], data["places"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"{root} is no bundle: {error}", next="sglwheel vendor <recipe> -o <directory>"
+            ) from None
+
+    def verify(self) -> None:
+        """Compare every file with its hash. Raises SourceError naming those that differ."""
+        wrong: dict[str, str] = {}
+        for name, sha256 in self.files.items():
+            path = self.root / name
+            if not path.is_file():
+                wrong[name] = "is missing"
+            elif files.sha256_once(path) != sha256:
+                wrong[name] = "is damaged"
+        if wrong:
+            raise SourceError(
+                f"{len(wrong)} files of the bundle are not what it was made with",
+                where={"bundle": str(self.root), **wrong},
+                next=f"copy it again, or complete it: sglwheel vendor {self.recipe} -o {self.root}",
+            )
+
+    def fits(self, layout: Layout) -> None:
+        """Refuse a bundle that was made for other locks. Raises SourceError naming the file."""
+        for name, sha256 in self.files.items():
+            path = layout.root / name
+            if name.startswith("recipes/") and (not path.is_file() or files.sha256(path) != sha256):
+                raise SourceError(
+                    f"the bundle was made for another {name}",
+                    where={"bundle": str(self.root), "file": layout.relative(path)},
+                    next=f"make it anew: sglwheel vendor {self.recipe} -o <directory>",
+                )
+
+    def mirrors(self, mirrors: Mirrors) -> Mirrors:
+        """The mirrors with the bundle in front."""
+        return mirrors.with_entries({url: self.root / path for url, path in self.places.items()})
+
+    def adopt(self, layout: Layout) -> None:
+        """Give the bundle's wheels their places in the store, without copying where that can be."""
+        files.cache_directory(layout.cache)
+        for name, sha256 in self.files.items():
+            if name.startswith("wheels/"):
+                target = layout.cache / "wheels" / sha256 / name.removeprefix("wheels/")
+                if not target.is_file():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    files.link(self.root / name, target)
+
+    def isolate(self) -> None:
+        """Tell every uv of this process to ask nobody and to take what the bundle has."""
+        os.environ["UV_NO_INDEX"] = "1"
+        os.environ["UV_FIND_LINKS"] = str(self.root / "wheels")
+
+
+def no_network() -> None:
+    """Tell every uv of this process to ask nobody."""
+    os.environ["UV_OFFLINE"] = "1"

@@ -1,0 +1,79 @@
+"use strict";
+(function () {
+  var up = document.documentElement.dataset.up, base = new URL(up, document.baseURI);
+  function quote(text) {
+    return /^[\w@%+=:,.\/-]+$/.test(text) ? text : "'" + text.replace(/'/g, "'\"'\"'") + "'";
+  }
+  function place() {
+    var text = base.protocol === "file:" ? decodeURIComponent(base.pathname) : base.href;
+    return text.replace(/\/+$/, "");
+  }
+  // A bucket knows no index for a directory.
+  function page(rest) { return base.protocol === "file:" ? rest : rest.replace(/\/$/, "/index.html"); }
+  function fill(text) {
+    return text
+      .replace(/"\$WHEELHOUSE([^"]*)"/g, function (_, rest) { return quote(place() + page(rest)); })
+      .replace(/\$\{WHEELHOUSE\}(\S*)/g, function (_, rest) {
+        return base.href.replace(/\/+$/, "") + page(rest);
+      })
+      .replace(/\$WHEELHOUSE([^"\s]*)/g, function (_, rest) { return place() + page(rest); });
+  }
+  document.querySelectorAll("[data-fill]").forEach(function (part) { part.textContent = fill(part.textContent); });
+  function line(button) {
+    var row = button.closest(".row");
+    return fill("uv pip list --format=freeze | grep '^torch==' > node-torch.txt; uv pip install --no-index --find-links " +
+      '"$WHEELHOUSE/builds/' + row.id + '/" --constraint node-torch.txt ' + quote(row.dataset.pin));
+  }
+  function copied(button, well) {
+    var label = button.textContent;
+    button.textContent = well ? "Copied" : "Press Ctrl+C";
+    setTimeout(function () { button.textContent = label; }, 1600);
+  }
+  function copy(text, button) {
+    function byHand() {
+      var area = document.createElement("textarea");
+      area.value = text;
+      area.setAttribute("aria-label", "install line");
+      button.after(area);
+      area.select();
+      var well = false;
+      try { well = document.execCommand("copy"); } catch (error) { well = false; }
+      if (well) { area.remove(); button.focus(); }
+      copied(button, well);
+    }
+    if (navigator.clipboard && window.isSecureContext) {
+      navigator.clipboard.writeText(text).then(function () { copied(button, true); }, byHand);
+    } else { byHand(); }
+  }
+  document.addEventListener("click", function (event) {
+    var button = event.target.closest("button[data-copy]");
+    if (!button) { return; }
+    var from = button.dataset.copy;
+    copy(from ? document.getElementById(from).textContent : line(button), button);
+  });
+  document.querySelectorAll("button[data-copy]").forEach(function (button) { button.hidden = false; });
+  var input = document.getElementById("filter");
+  if (!input) { return; }
+  var rows = Array.prototype.map.call(document.querySelectorAll(".row"), function (row) {
+    return { row: row, text: (row.textContent + " " + row.id + " " + row.dataset.more).toLowerCase() };
+  });
+  var count = document.getElementById("count"), waiting = 0;
+  function sift() {
+    var words = input.value.toLowerCase().split(/\s+/).filter(Boolean), shown = 0;
+    rows.forEach(function (item) {
+      var hit = words.every(function (word) { return item.text.indexOf(word) >= 0; });
+      if (item.row.hidden === hit) { item.row.hidden = !hit; }
+      shown += hit ? 1 : 0;
+    });
+    count.textContent = shown === rows.length ? rows.length + (rows.length === 1 ? " release" : " releases")
+      : shown + " of " + rows.length;
+  }
+  input.addEventListener("input", function () { clearTimeout(waiting); waiting = setTimeout(sift, rows.length > 2000 ? 120 : 0); });
+  document.addEventListener("keydown", function (event) {
+    if (event.key === "/" && document.activeElement !== input && !event.ctrlKey && !event.metaKey) {
+      event.preventDefault(); input.focus(); input.select();
+    } else if (event.key === "Escape" && document.activeElement === input) { input.value = ""; sift(); }
+  });
+  input.closest(".find").hidden = false;
+  sift();
+})();

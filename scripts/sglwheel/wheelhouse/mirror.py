@@ -1,0 +1,222 @@
+"""Copy a wheelhouse to another directory or a bucket: what changed only, indexes last, resumable.
+
+obstore speaks S3, GCS, Azure and directories with one tongue. What a publisher does meanwhile is left for the
+next run: indexes are taken as they were when their wheels were listed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sglwheel.errors import WheelhouseError
+from sglwheel.wheelhouse.house import Wheelhouse
+from sglwheel.wheelhouse.links import link
+from sglwheel.wheelhouse.record import Record
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_MANIFEST = "mirror.json"
+# After so many files the manifest is written: an interrupted run repeats less than that.
+_STRIDE = 64
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+@dataclass
+class Mirrored:
+    """What a run did, or would do."""
+
+    copied: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    unchanged: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Item:
+    path: str
+    sha256: str
+    size: int
+    # A wheel is read when its turn comes; everything else is a snapshot.
+    source: Path | bytes
+
+
+def mirror(
+    house: Wheelhouse,
+    target: str,
+    *,
+    dry_run: bool = False,
+    workers: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+) -> Mirrored:
+    """Bring `target` (a directory, or a url such as s3://bucket/prefix) up to date.
+
+    Credentials and endpoints come from the usual environment variables (AWS_ENDPOINT, AWS_ACCESS_KEY_ID, …).
+    Nothing is removed but wheels that were removed here. Raises WheelhouseError.
+    """
+    if not house.builds.is_dir():
+        raise WheelhouseError("no wheelhouse here", where={"directory": str(house.root)})
+    store = _open(target)
+    with _told(target):
+        known = _manifest(store)
+        present = _listing(store)
+    immutable, derived, records = _snapshot(house)
+    done = Mirrored()
+    needed = [item for item in immutable if not _there(item, known, present)]
+    indexes = [item for item in derived if not _there(item, known, present)]
+    done.unchanged = len(immutable) + len(derived) - len(needed) - len(indexes)
+    gone = [
+        f"builds/{record.id}/{record.filename}{suffix}"
+        for record in records
+        if record.removed
+        for suffix in ("", ".metadata", ".sig")
+        if f"builds/{record.id}/{record.filename}{suffix}" in present
+    ]
+    total = len(needed) + len(indexes)
+    if dry_run:
+        done.copied, done.removed = [item.path for item in [*needed, *indexes]], gone
+        done.bytes = sum(item.size for item in [*needed, *indexes])
+        return done
+    with _told(target), ThreadPoolExecutor(workers) as pool:
+        for start in range(0, len(needed), _STRIDE):
+            batch = needed[start : start + _STRIDE]
+            for item in pool.map(lambda item: _put(store, item), batch):
+                _note(done, known, item)
+            if progress:
+                progress(len(done.copied), total)
+            _write_manifest(store, known)
+        # In order, the page last: at every moment what an index names is there.
+        for item in indexes:
+            _note(done, known, _put(store, item))
+        for path in gone:
+            store.delete(path)
+            known.pop(path, None)
+            done.removed.append(path)
+        _write_manifest(store, known)
+    if "://" not in target:
+        _flat(Path(target), records)
+    if progress:
+        progress(total, total)
+    return done
+
+
+def _snapshot(house: Wheelhouse) -> tuple[list[_Item], list[_Item], list[Record]]:
+    """Files of releases, then derived files in the order in which they may appear."""
+    with house.locked():
+        records = sorted(house.records().values(), key=Record.order)
+        derived = [*_below(house.root / "simple"), *_below(house.root / "lines")]
+        derived = [path for path in derived if path.suffix != ".whl"]
+        names = ("install-check.pyz", "releases.json", "releases.json.sig", "index.html")
+        derived += [house.root / name for name in names if (house.root / name).is_file()]
+        late = [_item(house.root, path, path.read_bytes()) for path in derived]
+    items = []
+    for record in records:
+        for path in _below(house.builds / record.id):
+            if path.name == record.filename:
+                items.append(_Item(str(path.relative_to(house.root)), record.sha256, record.size, path))
+            else:
+                items.append(_item(house.root, path, path.read_bytes()))
+    return items, late, records
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    if directory.is_dir():
+        for path in sorted(directory.rglob("*")):
+            if path.is_file() and not path.is_symlink() and not path.name.startswith("."):
+                yield path
+
+
+def _item(root: Path, path: Path, data: bytes) -> _Item:
+    return _Item(str(path.relative_to(root)), hashlib.sha256(data).hexdigest(), len(data), data)
+
+
+def _there(item: _Item, known: dict[str, str], present: dict[str, int]) -> bool:
+    return known.get(item.path) == item.sha256 and present.get(item.path) == item.size
+
+
+def _put(store: ObjectStore, item: _Item) -> _Item:
+    from obstore.store import LocalStore
+
+    attributes: Any = None
+    if not isinstance(store, LocalStore):
+        suffix = Path(item.path).suffix
+        forever = suffix == ".whl"
+        attributes = {
+            "Content-Type": _TYPES.get(suffix, "application/octet-stream"),
+            "Cache-Control": "public, max-age=31536000, immutable" if forever else "no-cache",
+        }
+    store.put(item.path, item.source, attributes=attributes)
+    return item
+
+
+def _note(done: Mirrored, known: dict[str, str], item: _Item) -> None:
+    known[item.path] = item.sha256
+    done.copied.append(item.path)
+    done.bytes += item.size
+
+
+def _flat(target: Path, records: Iterable[Record]) -> None:
+    """Give a directory the flat names that clients read there; a bucket's page links to builds/."""
+    wanted = {record.filename: record for record in records if record.available}
+    for name, record in wanted.items():
+        home = target / "builds" / record.id / name
+        if not (target / name).exists() or not (target / name).samefile(home):
+            link(home, target / name)
+    for record in records:
+        if not record.available:
+            (target / record.filename).unlink(missing_ok=True)
+
+
+def _manifest(store: ObjectStore) -> dict[str, str]:
+    try:
+        value = json.loads(bytes(store.get(_MANIFEST).bytes()))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {str(path): str(sha256) for path, sha256 in value.items()} if isinstance(value, dict) else {}
+
+
+def _write_manifest(store: ObjectStore, known: dict[str, str]) -> None:
+    store.put(_MANIFEST, json.dumps(known, indent=0, sort_keys=True).encode())
+
+
+def _listing(store: ObjectStore) -> dict[str, int]:
+    return {item["path"]: item["size"] for batch in store.list(chunk_size=1000) for item in batch}
+
+
+def _open(target: str) -> ObjectStore:
+    try:
+        from obstore.store import LocalStore, from_url
+    except ImportError as error:
+        raise WheelhouseError(
+            "mirroring needs obstore", next="uv pip install 'sglwheel[mirror]' in this environment"
+        ) from error
+    with _told(target):
+        if "://" in target:
+            return from_url(target)
+        return LocalStore(Path(target).absolute(), mkdir=True)
+
+
+@contextmanager
+def _told(target: str) -> Iterator[None]:
+    """Say failures of the store in words; what was copied stays, and the next run goes on."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except (BaseError, OSError, ValueError) as error:
+        raise WheelhouseError(
+            f"the mirror cannot be written: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            where={"target": target},
+            next="run the same command again: it goes on where it stopped",
+        ) from error

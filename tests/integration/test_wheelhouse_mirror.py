@@ -1,0 +1,236 @@
+"""Mirrors to a directory and to an S3 server, and signatures that travel with them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sglwheel.errors import WheelhouseError
+from sglwheel.files import Layout
+from sglwheel.wheelhouse import Lines, Release, Wheelhouse, publish, signing
+from sglwheel.wheelhouse.gc import Policy, collect
+from sglwheel.wheelhouse.life import yank
+from sglwheel.wheelhouse.mirror import mirror
+from sglwheel.wheelhouse.verify import verify
+from wheelworld import UV, Environment, http_directory, make_kernel, make_torch, reports
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheelhouse:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    return Wheelhouse(tmp_path / "wheelhouse")
+
+
+def put(house: Wheelhouse, build: int) -> Release:
+    wheel = make_kernel(house.root.parent / "dist", f"0.3.21+cu130.torch2.12.0.sm120a.{build}")
+    return publish(*reports(wheel, gpu=True), Layout(house.root.parent), root=house.root)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and ".state" not in path.parts and path.name != "mirror.json"
+    }
+
+
+def test_a_directory_mirror_is_a_wheelhouse(house: Wheelhouse, tmp_path: Path) -> None:
+    first = put(house, 1)
+    target = tmp_path / "copy"
+    seen = mirror(house, str(target), dry_run=True)
+    assert f"builds/{first.id}/{first.record.filename}" in seen.copied
+    assert not list(target.glob("*.whl"))
+    done = mirror(house, str(target))
+    assert done.copied[-1] == "index.html", "the page last"
+    assert {path: data for path, data in contents(house.root).items() if not path.startswith("lines")} == {
+        path: data for path, data in contents(target).items() if not path.startswith("lines")
+    }
+    again = mirror(house, str(target))
+    assert again.copied == [] and again.unchanged > 5
+    second = put(house, 2)
+    more = mirror(house, str(target))
+    assert not [path for path in more.copied if path.startswith(f"builds/{first.id}/")], "incremental"
+    assert f"builds/{second.id}/{second.record.filename}" in more.copied
+    node = Environment(tmp_path / "venv", wheels=[make_torch(tmp_path, "2.12.0")], cache=tmp_path / "cache")
+    node.shell(Lines(second.record, str(target)).uv)
+    assert node.packages()["sgl-kernel"] == second.record.version
+
+
+def test_what_was_removed_and_yanked_here_goes_there_too(house: Wheelhouse, tmp_path: Path) -> None:
+    releases = [put(house, build) for build in (1, 2, 3, 4, 5, 6)]
+    target = tmp_path / "copy"
+    mirror(house, str(target))
+    yank(house, releases[5].id, "wrong", force=True)
+    collect(house, Policy(keep_days=0, keep_generations=2), dry_run=False)
+    done = mirror(house, str(target))
+    assert any(path.endswith(releases[0].record.filename) for path in done.removed)
+    shown = {path.name for path in target.glob("*.whl")}
+    assert shown == {path.name for path in house.root.glob("*.whl")}
+
+
+def test_an_interrupted_mirror_goes_on_and_never_promises_too_much(
+    house: Wheelhouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglwheel.wheelhouse import mirror as module
+
+    for build in (1, 2, 3):
+        put(house, build)
+    target = tmp_path / "copy"
+    real, calls = module._put, 0
+
+    def failing(store: object, item: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 15:
+            raise OSError("the network went away")
+        return real(store, item)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "_STRIDE", 4)
+    monkeypatch.setattr(module, "_put", failing)
+    with pytest.raises(WheelhouseError, match="the network went away") as caught:
+        mirror(house, str(target), workers=1)
+    assert "goes on where it stopped" in str(caught.value.next)
+    assert not (target / "index.html").exists()
+    done = mirror(house, str(target), workers=1)
+    assert done.unchanged >= 12
+    assert (target / "index.html").read_bytes() == (house.root / "index.html").read_bytes()
+
+
+@pytest.fixture(scope="session")
+def bucket() -> Iterator[str]:
+    """A moto server on loopback: it speaks S3 over http, and stores in memory."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [
+            UV,
+            "run",
+            "--no-project",
+            "--quiet",
+            "--with",
+            "moto[server]>=5",
+            "moto_server",
+            "-H",
+            "127.0.0.1",
+            "-p",
+            str(port),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            try:
+                if httpx.put(f"{url}/wheels").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.5)
+        yield url
+    finally:
+        os.killpg(server.pid, 15)
+        server.wait(30)
+
+
+def test_a_bucket_can_be_installed_from(
+    house: Wheelhouse, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "AWS_ENDPOINT": bucket,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    release = put(house, 1)
+    done = mirror(house, "s3://wheels/sgl")
+    assert done.copied
+    assert mirror(house, "s3://wheels/sgl").copied == []
+    page = httpx.get(f"{bucket}/wheels/sgl/index.html")
+    assert page.headers["content-type"].startswith("text/html")
+    node = Environment(tmp_path / "venv", wheels=[make_torch(tmp_path, "2.12.0")], cache=tmp_path / "cache")
+    node.shell(Lines(release.record, f"{bucket}/wheels/sgl").uv)
+    assert node.packages()["sgl-kernel"] == release.record.version
+
+
+def test_a_bucket_that_is_not_there_is_said(house: Wheelhouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(house, 1)
+    with pytest.raises(WheelhouseError, match="the mirror cannot be written"):
+        mirror(house, "nonsense://x")
+
+
+# Signatures.
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path], check=True)
+    (tmp_path / "allowed").write_text(f"sglwheel {path.with_suffix('.pub').read_text()}")
+    return path
+
+
+def test_signatures_are_made_and_checked_offline(
+    house: Wheelhouse, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = tmp_path / "allowed"
+    release = put(house, 1)
+    assert set(signing.unsigned(house, allowed).values()) == {"is not signed"}
+    with house.locked():
+        signing.sign_all(house, key)
+    assert signing.unsigned(house, allowed) == {}
+    assert verify(house).findings == ()
+    # The next publish without the key drops the catalogue's, with the key renews it.
+    put(house, 2)
+    assert "releases.json" in signing.unsigned(house, allowed)
+    monkeypatch.setenv("SGLWHEEL_SIGNING_KEY", str(key))
+    put(house, 3)
+    with house.locked():
+        signing.sign_all(house, key)
+    assert signing.unsigned(house, allowed) == {}
+    # A node sees a changed catalogue, and a key that is not allowed.
+    node = Environment(tmp_path / "venv", wheels=[make_torch(tmp_path, "2.12.0")], cache=tmp_path / "cache")
+    words = [
+        str(node.python),
+        str(house.root / "install-check.pyz"),
+        "before",
+        "--allowed-signers",
+        str(allowed),
+    ]
+    good = node.run(words, ok=False).stdout
+    assert "Good" in good and "signature" in good
+    copy = tmp_path / "copy"
+    mirror(house, str(copy))
+    with http_directory(copy) as (url, _):
+        assert "Good" in node.run([*words, "--wheelhouse", url], ok=False).stdout
+        (copy / "releases.json").write_text(
+            (copy / "releases.json").read_text().replace(release.sha256, "0" * 64)
+        )
+        bad = node.run([*words, "--wheelhouse", url], ok=False)
+    assert bad.returncode == 9
+    assert "WRONG signature" in bad.stdout
+    other = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
+    with house.locked():
+        signing.sign(house.catalogue, other)
+    assert "releases.json" in signing.unsigned(house, allowed)
+
+
+def test_a_missing_key_is_said(house: Wheelhouse, tmp_path: Path) -> None:
+    put(house, 1)
+    with pytest.raises(WheelhouseError, match="signing .* failed"), house.locked():
+        signing.sign_all(house, tmp_path / "no-key")
+    shutil.rmtree(house.root)

@@ -1,0 +1,191 @@
+"""The server, by real clients: negotiation, ranges, tokens, TLS, and nothing that is nobody's business."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from pypi_simple import PyPISimple
+
+from sglwheel.errors import WheelhouseError
+from sglwheel.files import Layout
+from sglwheel.wheelhouse import Lines, Release, publish
+from sglwheel.wheelhouse.serving import Service, application, serve, wants_json
+from wheelworld import Environment, make_kernel, make_torch, reports
+
+pytestmark = pytest.mark.integration
+
+JSON = "application/vnd.pypi.simple.v1+json"
+
+
+@contextlib.contextmanager
+def running(service: Service) -> Iterator[str]:
+    config = uvicorn.Config(
+        application(service),
+        port=0,
+        log_level="error",
+        ssl_certfile=service.certificate,
+        ssl_keyfile=service.key,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    for _ in range(600):
+        if server.started:
+            break
+        time.sleep(0.05)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"{'https' if service.certificate else 'http'}://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    root = tmp_path_factory.mktemp("serve")
+    published = publish(*reports(make_kernel(root / "dist", content="x = 1\n" * 500)), Layout(root))
+    (root / "wheelhouse/outside").symlink_to("/etc")
+    return published
+
+
+@pytest.fixture(scope="module")
+def url(release: Release) -> Iterator[str]:
+    with running(Service(release.root)) as url:
+        yield url
+
+
+def test_uv_installs_from_it_as_printed(release: Release, url: str, tmp_path: Path) -> None:
+    node = Environment(tmp_path / "venv", wheels=[make_torch(tmp_path, "2.12.0")], cache=tmp_path / "cache")
+    node.shell(Lines(release.record, url).uv)
+    assert node.packages()["sgl-kernel"] == release.record.version
+
+
+def test_it_is_a_simple_index_in_html_and_json(release: Release, url: str) -> None:
+    for accept in (None, JSON, "text/html"):
+        with PyPISimple(f"{url}/simple/", **({"accept": accept} if accept else {})) as client:
+            page = client.get_project_page("sgl-kernel")
+        assert [package.digests for package in page.packages] == [{"sha256": release.sha256}]
+        metadata = httpx.get(page.packages[0].url.partition("#")[0] + ".metadata")
+        assert metadata.text.startswith("Metadata-Version")
+    for path in ("/simple/", "/simple/sgl-kernel/"):
+        answer = httpx.get(url + path, headers={"accept": JSON})
+        assert answer.headers["content-type"] == JSON
+        assert answer.headers["vary"].lower().startswith("accept")
+        json.loads(answer.text)
+        assert httpx.get(url + path).headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize(
+    ("accept", "answer"),
+    [
+        (JSON, True),
+        ("", False),
+        ("*/*", False),
+        ("text/html", False),
+        (f"{JSON}, application/vnd.pypi.simple.v1+html; q=0.2, text/html; q=0.01", True),
+        (f"{JSON};q=0.1, text/html", False),
+        ("application/vnd.pypi.simple.latest+json", True),
+        (f"{JSON};q=nonsense", False),
+    ],
+)
+def test_negotiation(accept: str, answer: bool) -> None:
+    assert wants_json(accept) is answer
+
+
+def test_ranges_caching_and_head(release: Release, url: str) -> None:
+    wheel = f"{url}/builds/{release.id}/{release.record.filename.replace('+', '%2B')}"
+    data = release.path.read_bytes()
+    part = httpx.get(wheel, headers={"range": "bytes=10-19"})
+    assert (part.status_code, part.content) == (206, data[10:20])
+    assert httpx.get(wheel, headers={"range": "bytes=999999999-"}).status_code == 416
+    whole = httpx.get(wheel)
+    assert whole.content == data
+    assert "immutable" in whole.headers["cache-control"]
+    assert "content-encoding" not in whole.headers
+    assert httpx.get(wheel, headers={"if-none-match": whole.headers["etag"]}).status_code == 304
+    assert httpx.head(wheel).headers["content-length"] == str(len(data))
+    assert httpx.get(f"{url}/index.html").headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/.state/lock",
+        "/builds/../.state/journal.json",
+        "/%2e%2e/dist/",
+        "/..%2f..%2fetc/passwd",
+        "/outside/passwd",
+        "//etc/passwd",
+        "/builds/%00",
+        "/nothing",
+    ],
+)
+def test_nothing_hidden_or_outside_is_served(url: str, path: str) -> None:
+    assert httpx.get(url + path).status_code in (400, 404)
+
+
+@pytest.mark.parametrize("verb", ["POST", "PUT", "DELETE", "PATCH"])
+def test_it_is_read_only(url: str, verb: str) -> None:
+    assert httpx.request(verb, f"{url}/index.html").status_code == 405
+
+
+def test_a_token_is_asked_for(release: Release) -> None:
+    with running(Service(release.root, token="s3cret")) as url:
+        assert httpx.get(url).status_code == 401
+        for headers in (
+            {"authorization": "Bearer wrong"},
+            {"authorization": "Basic !"},
+            {"authorization": "s3cret"},
+        ):
+            assert httpx.get(url, headers=headers).status_code == 401
+        assert httpx.get(f"{url}/index.html", headers={"authorization": "Bearer s3cret"}).status_code == 200
+        assert httpx.get(f"{url}/index.html", auth=("anybody", "s3cret")).status_code == 200
+
+
+def test_tls(release: Release, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=localhost"
+    subprocess.run(
+        [
+            "openssl",
+            *words.split(),
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+        ],
+        check=True,
+        capture_output=True,
+    )
+    with running(Service(release.root, certificate=certificate, key=key)) as url:
+        context = ssl.create_default_context(cafile=str(certificate))
+        assert httpx.get(f"{url}/index.html", verify=context).status_code == 200
+
+
+def test_what_cannot_be_served_is_said(release: Release, tmp_path: Path) -> None:
+    for service, message in (
+        (Service(tmp_path / "nowhere"), "no wheelhouse here"),
+        (Service(release.root, host="0.0.0.0", token="x"), "readable for everybody"),
+        (Service(release.root, certificate=tmp_path / "c", key=tmp_path / "k"), "no such file for TLS"),
+    ):
+        with pytest.raises(WheelhouseError, match=message):
+            serve(service)
+
+
+def test_a_taken_port_is_said(release: Release, url: str) -> None:
+    port = int(url.rpartition(":")[2])
+    with pytest.raises(WheelhouseError, match=f"cannot serve on 127.0.0.1 port {port}"):
+        serve(Service(release.root, port=port))
