@@ -24,6 +24,7 @@ VERBS = {
     "inspect": "Explain any wheel: -- path/to.whl [--torch 2.12.0] [--recipe cu130]",
     "smoke": "Import a wheel in a fresh environment: -- path/to.whl --recipe cu130",
     "install-check": "Install a published wheel with its printed line: -- <wheel name>",
+    "publish": "Check and publish a wheel that was built elsewhere: -- path/to.whl --recipe cu130",
     "lock": "Write or check the locks: -- [cu130] [--check | --upgrade]",
     "vendor": "Bundle all that a recipe takes from elsewhere: -- cu130 -o bundle",
     "store": "Sizes of the stores, and cleaning up: -- size | gc [--dry-run] [--days 30]",

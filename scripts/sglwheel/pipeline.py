@@ -250,7 +250,7 @@ def make(context: Context) -> Made:
             f"{layout.relative(built.tree)}: nothing to do"
             if built.reused
             else f"{built.steps} steps, {console.format_seconds(built.cpu_seconds)} of CPU, "
-            f"peak {console.format_bytes(built.peak_bytes)} in one process"
+            f"at most {console.format_bytes(built.peak_bytes)} at once"
         )
     with stage("finish", BuildError):
         finished = finish.finish(built, target, patched, dependencies, env, checkout, layout)

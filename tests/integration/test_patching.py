@@ -308,7 +308,7 @@ def test_a_killed_run_leaves_nothing_that_harms(world: World) -> None:
 
 
 def test_what_a_patch_was_made_from_need_not_be_in_the_store(world: World) -> None:
-    """The second patch was made on top of the first, which is not needed here: git alone could not merge it."""
+    """The second was made on top of the first, which is not needed here: git alone could not merge it."""
     text = with_line(CMAKE, 20, "mine(20)")
     world.make_patch("first", {LISTS: text}, trailers=f"{TRAILERS}\nNeeded-When: cmake < 3")
     world.make_patch("second", {LISTS: with_line(text, 22, "mine(22)")})

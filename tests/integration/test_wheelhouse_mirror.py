@@ -106,6 +106,14 @@ def test_an_interrupted_mirror_goes_on_and_never_promises_too_much(
     assert (target / "index.html").read_bytes() == (house.root / "index.html").read_bytes()
 
 
+PUBLIC = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::wheels/*"}
+    ],
+}
+
+
 @pytest.fixture(scope="session")
 def bucket() -> Iterator[str]:
     """A moto server on loopback: it speaks S3 over http, and stores in memory."""
@@ -135,6 +143,7 @@ def bucket() -> Iterator[str]:
         for _ in range(600):
             try:
                 if httpx.put(f"{url}/wheels").status_code == 200:
+                    assert httpx.put(f"{url}/wheels?policy", json=PUBLIC).is_success
                     break
             except httpx.TransportError:
                 time.sleep(0.5)
@@ -160,6 +169,7 @@ def test_a_bucket_can_be_installed_from(
     assert done.copied
     assert mirror(house, "s3://wheels/sgl").copied == []
     page = httpx.get(f"{bucket}/wheels/sgl/index.html")
+    assert page.status_code == 200, page.text
     assert page.headers["content-type"].startswith("text/html")
     node = Environment(tmp_path / "venv", wheels=[make_torch(tmp_path, "2.12.0")], cache=tmp_path / "cache")
     node.shell(Lines(release.record, f"{bucket}/wheels/sgl").uv)
@@ -231,6 +241,6 @@ def test_signatures_are_made_and_checked_offline(
 
 def test_a_missing_key_is_said(house: Wheelhouse, tmp_path: Path) -> None:
     put(house, 1)
-    with pytest.raises(WheelhouseError, match="signing .* failed"), house.locked():
+    with pytest.raises(WheelhouseError, match=r"signing .* failed"), house.locked():
         signing.sign_all(house, tmp_path / "no-key")
     shutil.rmtree(house.root)

@@ -19,13 +19,15 @@ LAYERS: dict[str, int] = {
             "recipe series predicates patchfile diffs hunks objects git mirrors lock",
             "source fetchcontent store sample patching worktree proofs trials history lineage signals "
             "transfer wheels torchindex unpacked "
-            "toolchain torchpin cudahome driverstub preflight",
-            "build progress jobs fingerprint launcher finish sbom "
+            "packages pylocks sourcelock kept downloads fetched overrides sparse transport "
+            "toolchain torchpin cudahome driverstub preflight host probe borrowed",
+            "build progress jobs admission buildtree invocation diagnosis fingerprint launcher finish "
+            "provenance platformtag data sbom "
             "drift driftview rebase replay landing rebasestate carry editing exporting lint "
             "locking lockcheck torchchoice bundle storage",
             "inspect elf fatbin abi symbols smoke smoke_child",
-            "wheelhouse index installcheck",
-            "pipeline lockverb vendoring",
+            "wheelhouse index installcheck nodecheck",
+            "pipeline releasing handover lockverb vendoring",
             "cli",
         ]
     )
@@ -81,7 +83,7 @@ def calls(path: Path) -> set[str]:
 
 
 # What runs inside another interpreter is a program of its own, not part of the flow.
-PROGRAMS = {"launcher", "smoke_child"}
+PROGRAMS = {"launcher", "smoke_child", "data"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)

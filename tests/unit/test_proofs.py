@@ -24,7 +24,7 @@ def configured(path: Path, *commands: str, targets: tuple[str, ...] = ("common_o
     reply.mkdir(parents=True)
     (path / "build.ninja").write_text("")
     (path / "CMakeCache.txt").write_text(
-        "# This is the CMakeCache file.\n//doc\nFA3:BOOL=OFF\nNAME:STRING=a=b\nEMPTY:STRING=\nX-ADVANCED:INTERNAL=1\n"
+        "# This is the CMakeCache file.\n//doc\nFA3:BOOL=OFF\nNAME:STRING=a=b\nEMPTY:STRING=\n"
     )
     entries = [
         {"directory": str(path), "command": f"{command} -c {name} -o x.o", "file": f"/src/{name}"}
@@ -149,7 +149,8 @@ def test_what_proves_nothing_is_one_error(world: World) -> None:
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
 def test_files_of_a_real_cmake(world: World, tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.20)\nproject(x NONE)\noption(FA3 doc ON)\nadd_custom_target(other)\n"
+        "cmake_minimum_required(VERSION 3.20)\nproject(x NONE)\n"
+        "option(FA3 doc ON)\nadd_custom_target(other)\n"
     )
     query = tmp_path / "build/.cmake/api/v1/query/codemodel-v2"
     query.parent.mkdir(parents=True)

@@ -1,10 +1,10 @@
 """Upstream's published wheels, judged from their files and then really loaded: no verdict may be wrong.
 
-    SGLWHEEL_PUBLISHED=<directory of wheels> SGLWHEEL_TORCHES=<venv>:<venv> SGLWHEEL_DRIVER_STUB=<libcuda.so.1> \\
-        pytest -m upstream tests/upstream/test_published_wheels.py
+    SGLWHEEL_PUBLISHED=<directory of wheels> SGLWHEEL_TORCHES=<venv>:<venv> \\
+    SGLWHEEL_DRIVER_STUB=<libcuda.so.1> pytest -m upstream tests/upstream/test_published_wheels.py
 
-The directory is filled by `pip download --no-deps sgl-kernel==…`; each venv has one torch. Pairs are chosen by a fixed
-seed; SGLWHEEL_PAIRS says how many.
+`pip download --no-deps sgl-kernel==…` fills the directory; a venv has one torch. A fixed seed chooses pairs,
+SGLWHEEL_PAIRS says how many.
 """
 
 from __future__ import annotations

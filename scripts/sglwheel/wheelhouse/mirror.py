@@ -215,8 +215,9 @@ def _told(target: str) -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError, ValueError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
         raise WheelhouseError(
-            f"the mirror cannot be written: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            f"the mirror cannot be written: {said}",
             where={"target": target},
             next="run the same command again: it goes on where it stopped",
         ) from error
