@@ -41,12 +41,15 @@ class TorchSymbols:
 
     def naming(self, name: str) -> tuple[str, ...]:
         """Mangled exports that hold the identifier `name`."""
+        text, needle = self._text, f"{len(name)}{name}"
         found: list[str] = []
-        needle = re.compile(rf"^.*{len(name)}{re.escape(name)}(?![a-z_]).*$", re.MULTILINE)
-        for match in needle.finditer(self._text):
-            found.append(match[0])
-            if len(found) >= _MAX_CANDIDATES:
-                break
+        position = text.find(needle)
+        while position >= 0 and len(found) < _MAX_CANDIDATES:
+            start = text.rfind("\n", 0, position) + 1
+            end = text.find("\n", position)
+            end = len(text) if end < 0 else end
+            found.append(text[start:end])
+            position = text.find(needle, end)
         return tuple(found)
 
 
