@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import nox
@@ -21,7 +20,11 @@ RECIPES = sorted(
 VERBS = {
     "recipes": "List the recipes and what they build.",
     "patch": "Apply a recipe's series and say each patch's state: -- cu130 [--all]",
+    "export": "Write a series that was edited back: -- cu130",
+    "drift": "Say when and why patches changed state upstream: -- cu130 [--from A] [--to B]",
+    "rebase": "Carry a series to another upstream commit: -- cu130 --to COMMIT",
     "inspect": "Explain any wheel: -- path/to.whl [--torch 2.12.0] [--recipe cu130]",
+    "schema": "Print the JSON schema of recipes.",
     "smoke": "Import a wheel in a fresh environment: -- path/to.whl --recipe cu130",
     "install-check": "Install a published wheel with its printed line: -- <wheel name>",
     "publish": "Check and publish a wheel that was built elsewhere: -- path/to.whl --recipe cu130",
@@ -55,29 +58,20 @@ def run(session: nox.Session, *command: str) -> None:
         sys.exit(code if code > 0 else 128 - code)
 
 
-def _build(recipe: str) -> Callable[[nox.Session], None]:
-    def build(session: nox.Session) -> None:
-        run(session, "sglwheel", "build", recipe)
+def add(name: str, doc: str, *command: str) -> None:
+    """Register a session that passes its arguments on to a command."""
 
-    return build
+    @nox.session(name=name, venv_backend="none")
+    def session(session: nox.Session) -> None:
+        run(session, *command)
 
-
-def _verb(verb: str) -> Callable[[nox.Session], None]:
-    def call(session: nox.Session) -> None:
-        run(session, "sglwheel", verb)
-
-    return call
+    session.func.__doc__ = doc
 
 
-for _recipe in RECIPES:
-    _session = _build(_recipe)
-    _session.__doc__ = f"Build, check and publish recipes/{_recipe}.toml."
-    nox.session(_session, name=f"build-{_recipe}", venv_backend="none")
-
-for _name, _doc in VERBS.items():
-    _session = _verb(_name)
-    _session.__doc__ = _doc
-    nox.session(_session, name=_name, venv_backend="none")
+for _id in RECIPES:
+    add(f"build-{_id}", f"Build, check and publish recipes/{_id}.toml.", "sglwheel", "build", _id)
+for _verb, _doc in VERBS.items():
+    add(_verb, _doc, "sglwheel", _verb)
 
 
 @nox.session(venv_backend="none")

@@ -109,6 +109,11 @@ class Context:
         mirrors = _without_network(layout, mirrors, options)
         return cls(layout, loaded, options, mirrors, lent)
 
+    @property
+    def embedded(self) -> bool:
+        """Whether the upstream lies inside this checkout."""
+        return self.recipe.source.git.startswith(_SAMPLE)
+
     @cached_property
     def checkout(self) -> source.Checkout:
         return source.checkout(self.recipe, self.layout, self.mirrors)

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from sglwheel.errors import Interrupted, SglwheelError
 
@@ -162,7 +164,7 @@ def describe_status(returncode: int) -> str:
     return f"exit status {returncode}"
 
 
-def _terminate_as_interrupt() -> signal.Handlers | Callable[[int, object], object] | int | None:
+def _terminate_as_interrupt() -> Callable[[int, FrameType | None], Any] | int | None:
     """Make SIGTERM unwind like Ctrl-C; only the main thread may set handlers."""
     if threading.current_thread() is not threading.main_thread():
         return None

@@ -246,7 +246,7 @@ def names(layout: Layout) -> list[str]:
 def load(layout: Layout, name: str) -> Recipe:
     """Read `recipes/<name>.toml`.
 
-    Raises UsageError with every mistake at once, each with its dotted address and a suggestion where one is near.
+    Raises UsageError with every mistake at once: its dotted address, and a suggestion where one is near.
     """
     path = layout.recipes / f"{name}.toml"
     if not _IDENTIFIER.fullmatch(name) or not path.is_file():
@@ -276,7 +276,9 @@ def parse(text: bytes, *, name: str, path: str) -> Recipe:
         # An array whose items are all wrong is not empty as well.
         bad_items = {tuple(item["loc"][:-1]) for item in items if isinstance(item["loc"][-1], int)}
         mistakes = [
-            _mistake(item) for item in items if item["type"] != "too_short" or tuple(item["loc"]) not in bad_items
+            _mistake(item)
+            for item in items
+            if item["type"] != "too_short" or tuple(item["loc"]) not in bad_items
         ]
         if "id" in data:
             mistakes.append(("id", "unknown key: the file's name is the id"))

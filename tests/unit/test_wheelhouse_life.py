@@ -108,7 +108,8 @@ def test_a_yanked_release_leaves_resolvers_but_not_those_who_pinned_it(
     top = ProjectPage.from_html("sgl-kernel", (house.root / "index.html").read_text(), "https://x/")
     assert sum(package.url.partition("#")[0].endswith(".whl") for package in top.packages) == 1
     own = ProjectPage.from_html("sgl-kernel", (release.directory / "index.html").read_text(), "https://x/")
-    assert [package.filename for package in own.packages] == [release.record.filename]
+    wheels = [package for package in own.packages if package.url.partition("#")[0].endswith(".whl")]
+    assert [package.filename for package in wheels] == [release.record.filename]
     with pytest.raises(WheelhouseError, match="cannot point to what was yanked"), house.locked():
         pointers.point(house, "cu130", [release.id])
     unyank(house, release.id)
@@ -141,6 +142,15 @@ def test_a_line_moves_only_when_its_set_is_complete(house: Wheelhouse, tmp_path:
     put(house, tmp_path, 9)
     put(house, tmp_path, 9, torch="2.11.0")
     assert members(house, "cu130") == ["10", "10"], "never backwards by itself"
+
+
+def test_a_line_goes_back_to_the_whole_generation_before(house: Wheelhouse, tmp_path: Path) -> None:
+    for torch in ("2.11.0", "2.12.0"):
+        for build in (1, 2, 3):
+            release = put(house, tmp_path, build, torch=torch)
+    assert members(house, "cu130") == ["3", "3"]
+    yank(house, release.id, "wrong", force=True)
+    assert members(house, "cu130") == ["2", "2"], "both of them, though they came one by one"
 
 
 def test_rollback_goes_back_and_holds(house: Wheelhouse, tmp_path: Path) -> None:

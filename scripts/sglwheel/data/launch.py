@@ -14,14 +14,14 @@ import sys
 import time
 
 
-def unit(argv):
+def unit(argv: list[str]) -> str:
     """The object file that a compile command writes; the governor knows units by it."""
     if "-o" in argv[:-1]:
         return argv[argv.index("-o") + 1]
     return argv[-1]
 
 
-def admitted(channel, address, argv):
+def admitted(channel: socket.socket, address: str, argv: list[str]) -> bool:
     """Wait for our turn. False when the governor went away: nobody owns this build any more."""
     request = {"unit": unit(argv), "pid": os.getpid()}
     try:
@@ -32,7 +32,7 @@ def admitted(channel, address, argv):
         return False
 
 
-def report(channel, cost):
+def report(channel: socket.socket, cost: dict[str, float]) -> None:
     """Tell the governor, if it still listens."""
     try:
         channel.sendall(json.dumps(cost).encode() + b"\n")
@@ -40,18 +40,18 @@ def report(channel, cost):
         return
 
 
-def alone():
+def alone() -> None:
     """Hold the tree's only slot until we exit."""
     here = __file__.rpartition("/")[0]
     descriptor = os.open(f"{here}/launch.lock", os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     """Run the compiler; our exit status is its."""
     address = os.environ.get("SGLWHEEL_ADMISSION")
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) if address else None
-    if channel is None:
+    if channel is None or address is None:
         alone()
     elif not admitted(channel, address, argv):
         sys.stderr.write("launch: error: the sglwheel that runs this build has ended\n")

@@ -10,18 +10,25 @@
   }
   // A bucket knows no index for a directory.
   function page(rest) { return base.protocol === "file:" ? rest : rest.replace(/\/$/, "/index.html"); }
-  function fill(text) {
-    return text
-      .replace(/"\$WHEELHOUSE([^"]*)"/g, function (_, rest) { return quote(place() + page(rest)); })
-      .replace(/\$\{WHEELHOUSE\}(\S*)/g, function (_, rest) {
+  var fills = {
+    shell: function (text) {
+      return text.replace(/"\$WHEELHOUSE([^"]*)"/g, function (_, rest) { return quote(place() + page(rest)); });
+    },
+    toml: function (text) {
+      return text.replace(/"\$WHEELHOUSE([^"]*)"/g, function (_, rest) { return JSON.stringify(place() + page(rest)); });
+    },
+    url: function (text) {
+      return text.replace(/\$\{WHEELHOUSE\}(\S*)/g, function (_, rest) {
         return base.href.replace(/\/+$/, "") + page(rest);
-      })
-      .replace(/\$WHEELHOUSE([^"\s]*)/g, function (_, rest) { return place() + page(rest); });
-  }
-  document.querySelectorAll("[data-fill]").forEach(function (part) { part.textContent = fill(part.textContent); });
+      });
+    }
+  };
+  document.querySelectorAll("[data-fill]").forEach(function (part) {
+    part.textContent = fills[part.dataset.fill](part.textContent);
+  });
   function line(button) {
     var row = button.closest(".row");
-    return fill("uv pip list --format=freeze | grep '^torch==' > node-torch.txt; uv pip install --no-index --find-links " +
+    return fills.shell("uv pip list --format=freeze | grep '^torch==' > node-torch.txt; uv pip install --no-index --find-links " +
       '"$WHEELHOUSE/builds/' + row.id + '/" --constraint node-torch.txt ' + quote(row.dataset.pin));
   }
   function copied(button, well) {

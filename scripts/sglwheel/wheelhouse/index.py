@@ -268,6 +268,13 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
+def _label(id: str) -> str:
+    """`sgl_kernel-0.3.21_cu130….1-cp310-…` as people read it: name, version, machine."""
+    name, version, *_, platform = id.split("-")
+    machine = next((item for item in ("x86_64", "aarch64") if platform.endswith(item)), platform)
+    return f"{name.replace('_', '-')} {version.replace('_', '+')} ({machine})"
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -278,5 +285,6 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["url"] = quote
+    environment.filters["label"] = _label
     environment.filters["bytes"] = console.format_bytes
     return environment

@@ -138,18 +138,28 @@ def _newest(
         if current is not None and candidate < current:
             return None
         group = changed if len(generations) > 1 else house.matching(line, *map(str, candidate))
-        cells = {
-            Cell.of(record): record
-            for record in sorted(group, key=Record.order)
-            if record.line == line
-            and record.available
-            and (pointer.takes == "candidate" or record.status == "release")
-            and generation(record) == candidate
-        }
-        promised = pointer.promise or tuple(cells)[:1]
-        if cells and all(cell in cells for cell in promised):
-            return tuple(sorted(record.id for record in cells.values()))
+        found = _complete(pointer, line, candidate, group)
+        if found:
+            return found
     return None
+
+
+def _complete(
+    pointer: Pointer, line: str, wanted: Generation, records: Iterable[Record]
+) -> tuple[str, ...] | None:
+    """What of a generation the pointer takes, if every promised cell is among it."""
+    cells = {
+        Cell.of(record): record
+        for record in sorted(records, key=Record.order)
+        if record.line == line
+        and record.available
+        and (pointer.takes == "candidate" or record.status == "release")
+        and generation(record) == wanted
+    }
+    promised = pointer.promise or tuple(cells)[:1]
+    if not cells or any(cell not in cells for cell in promised):
+        return None
+    return tuple(sorted(record.id for record in cells.values()))
 
 
 def generation(record: Record) -> Generation:
@@ -193,14 +203,30 @@ def retreat(house: Wheelhouse, pointer: Pointer) -> Pointer:
 
 
 def _before(house: Wheelhouse, pointer: Pointer) -> tuple[str, ...]:
+    """The set before the pointer's: another generation, with what came to it since."""
     # Rolling back twice goes back two steps, not forth again: rollbacks are no steps.
     steps = [item.members for item in pointer.history if item.why != "rollback"]
-    while steps and steps[-1] != pointer.members:
+    here = _generations(house, pointer.members)
+    while steps and _generations(house, steps[-1]) != here:
         steps.pop()
     for members in reversed(steps):
-        if members and members != pointer.members and all(house.read(id).available for id in members):
-            return members
+        there = _generations(house, members)
+        if there and there != here and all(house.read(id).available for id in members):
+            return _grown(house, pointer, members) if len(there) == 1 else members
     return ()
+
+
+def _generations(house: Wheelhouse, ids: Iterable[str]) -> set[Generation]:
+    return {generation(house.read(id)) for id in ids}
+
+
+def _grown(house: Wheelhouse, pointer: Pointer, members: tuple[str, ...]) -> tuple[str, ...]:
+    first = house.read(members[0])
+    version, build = generation(first)
+    line = first.line or ""
+    return (
+        _complete(pointer, line, (version, build), house.matching(line, str(version), str(build))) or members
+    )
 
 
 def move(house: Wheelhouse, pointer: Pointer, members: tuple[str, ...], why: Why) -> Pointer:

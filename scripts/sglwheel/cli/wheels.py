@@ -1,0 +1,182 @@
+"""From a recipe to a wheel, and from a wheel to a verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from sglwheel import console, recipe
+from sglwheel.cli.options import as_json, override_option, torch_option
+from sglwheel.errors import InspectionError, UsageError
+from sglwheel.files import Layout
+
+if TYPE_CHECKING:
+    from sglwheel import pipeline
+
+
+@click.command()
+@click.argument("name")
+@torch_option
+@override_option
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="at most so many compilers; memory limits them anyway"
+)
+@click.option("--all", "all_patches", is_flag=True, help="apply patches that are not needed, too")
+@click.option(
+    "--torch-from",
+    type=click.Path(path_type=Path),
+    metavar="VENV|PYTHON",
+    help="build against the torch that is installed there, with the build tools that are",
+)
+@click.option(
+    "--provider",
+    type=click.Choice(["system", "pypi"]),
+    help="the CUDA toolkit: this host's, or one that is put together",
+)
+@click.option(
+    "--until",
+    type=click.Choice(["finish"]),
+    help="stop at the finished wheel and print its path; another host publishes it",
+)
+@click.option("--offline", is_flag=True, help="ask nobody: only stores, mirrors on this host, and --from")
+@click.option(
+    "--from",
+    "bundle",
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE",
+    help="take everything from what `vendor` made",
+)
+@as_json
+def build(
+    name: str,
+    torch: str | None,
+    overrides: tuple[str, ...],
+    jobs: int | None,
+    all_patches: bool,
+    torch_from: Path | None,
+    provider: Literal["system", "pypi"] | None,
+    until: Literal["finish"] | None,
+    offline: bool,
+    bundle: Path | None,
+    as_json: bool,
+) -> None:
+    """Clone, patch, build, inspect, smoke-test, publish, and install recipe NAME."""
+    from sglwheel import pipeline
+
+    options = pipeline.Options(
+        torch, _overrides(overrides), jobs, all_patches, torch_from, provider, until, offline, bundle
+    )
+    _emit_done(pipeline.run(Layout.find(), name, options), as_json)
+
+
+@click.command()
+@click.argument("wheel")
+@click.option("--recipe", "name", metavar="ID", required=True, help="the recipe that it was built from")
+@torch_option
+@as_json
+def publish(wheel: str, name: str, torch: str | None, as_json: bool) -> None:
+    """Inspect, smoke-test, publish and install WHEEL, a finished one of another host's."""
+    from sglwheel import pipeline
+
+    done = pipeline.publish(Layout.find(), wheel_path(wheel), name, pipeline.Options(torch))
+    _emit_done(done, as_json)
+
+
+def _emit_done(done: pipeline.Done, as_json: bool) -> None:
+    if as_json:
+        console.emit_json(done.facts)
+    else:
+        for line in done.summary:
+            console.emit(line)
+
+
+@click.command()
+@click.argument("wheel")
+@click.option("--torch", metavar="VERSION|WHEEL|VENV|SYMBOLS", help="the torch that it shall load beside")
+@click.option("--recipe", "name", metavar="ID", help="the recipe that it shall fulfil")
+@as_json
+def inspect(wheel: str, torch: str | None, name: str | None, as_json: bool) -> None:
+    """Say from the files alone what WHEEL is and why it does or does not fit; nothing is imported."""
+    from sglwheel import inspect as inspecting
+    from sglwheel.inspect import symbols
+
+    layout = Layout.find()
+    expect = inspecting.Expectation.of(recipe.load(layout, name)) if name else None
+    found = inspecting.inspect(
+        wheel_path(wheel), expect=expect, torch=symbols.find(torch, layout) if torch else None
+    )
+    if as_json:
+        console.emit_json(found.to_json())
+    else:
+        for line in found.render():
+            console.emit(line)
+    if not found.ok:
+        raise InspectionError(
+            f"{found.wheel.path.name}: {sum(f.severity == 'error' for f in found.findings)} errors above"
+        )
+
+
+@click.command()
+@click.argument("wheel")
+@click.option(
+    "--recipe", "name", metavar="ID", required=True, help="whose [smoke] table and environment to use"
+)
+@torch_option
+@as_json
+def smoke(wheel: str, name: str, torch: str | None, as_json: bool) -> None:
+    """Import WHEEL in a fresh environment and check what it registers; no GPU or driver is needed."""
+    from sglwheel import pipeline, releasing
+    from sglwheel import smoke as smoking
+
+    context = pipeline.Context.load(Layout.find(), name, pipeline.Options(torch))
+    report = smoking.run(wheel_path(wheel), context.recipe, context.prepare(), context.layout)
+    if as_json:
+        console.emit_json(report.to_json())
+    releasing.judge_smoke(report)
+
+
+@click.command("install-check")
+@click.argument("release")
+@click.option("--recipe", "name", metavar="ID", required=True, help="whose imports and environment to use")
+@torch_option
+@as_json
+def install_check(release: str, name: str, torch: str | None, as_json: bool) -> None:
+    """Run the printed line of RELEASE (a wheel's file name or id) in a new environment."""
+    from sglwheel import pipeline, releasing, wheelhouse
+
+    context = pipeline.Context.load(Layout.find(), name, pipeline.Options(torch))
+    found = wheelhouse.Wheelhouse(context.layout.wheelhouse).find(release)
+    report = releasing.install_check(found, context.recipe, context.prepare(), context.layout)
+    if as_json:
+        console.emit_json(report.to_json())
+    else:
+        for check in report.checks:
+            console.emit(f"{check.status:<8} {check.name}" + (f": {check.detail}" if check.detail else ""))
+
+
+def _overrides(texts: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise UsageError(
+                f"--override {text!r} is not NAME=PATH, NAME=REV or NAME=PATH@REV",
+                next="sglwheel build --help",
+            )
+        if name.lower() in {known.lower() for known in found}:
+            raise UsageError(f"--override names {name} twice")
+        found[name] = value
+    return found
+
+
+def wheel_path(text: str) -> Path:
+    """A wheel named on the command line. Raises UsageError when it is not a file."""
+    path = Path(text).absolute()
+    if not path.is_file():
+        raise UsageError(f"no such wheel: {text}", next="ls wheelhouse/*.whl")
+    return path
+
+
+VERBS = (build, publish, inspect, smoke, install_check)

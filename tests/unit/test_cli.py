@@ -1,0 +1,87 @@
+"""The command line: every verb answers, mistakes are exit 2, nox offers the same verbs."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from sglwheel import cli
+from sglwheel.errors import SglwheelError
+
+ROOT = Path(__file__).parents[2]
+
+
+def call(*argv: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(argv))
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize("verb", sorted(cli.cli.commands))
+def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(verb, "--help") == 0
+    assert "Usage: sglwheel" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("no-such-verb",),
+        ("build",),
+        ("build", "cu130", "--jobs", "0"),
+        ("build", "no-such-recipe"),
+        ("build", "sample", "--override", "tinyfmt"),
+        ("build", "sample", "--override", "tinyfmt=a", "--override", "TinyFmt=b"),
+        ("build", "sample", "--torch", "2.12"),
+        ("inspect", "no-such.whl"),
+        ("rebase", "sample"),
+        ("rebase", "sample", "--to", "x", "--abort"),
+        ("rebase", "sample", "--skip", "x"),
+        ("lock", "--check", "--upgrade"),
+        ("patch", "sample", "--edit", "--discard"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes_end_with_2(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert call(*argv) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("error: ")
+    assert shown.out == ""
+
+
+def test_any_stage_s_error_is_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind in SglwheelError.__subclasses__():
+
+        def fail(*_: object, kind: type[SglwheelError] = kind, **__: object) -> None:
+            raise kind("no")
+
+        monkeypatch.setattr("sglwheel.recipe.names", fail)
+        assert call("recipes") == kind.exit_code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sglwheel.recipe.names", interrupt)
+    assert call("recipes") == 130
+
+
+def test_nox_has_a_session_for_every_verb() -> None:
+    tree = ast.parse((ROOT / "noxfile.py").read_text())
+    table = next(
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "VERBS"
+    )
+    verbs = set(ast.literal_eval(table)) | {"build", "check"}
+    assert verbs == set(cli.cli.commands)
