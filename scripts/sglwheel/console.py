@@ -48,6 +48,11 @@ def emit_json(value: Any) -> None:
     emit(json.dumps(value, indent=2, sort_keys=True, default=str))
 
 
+def hang_up() -> None:
+    """Stop talking: whoever read our output has gone, and the interpreter's last flush would fail."""
+    sys.stderr.close()
+
+
 @contextmanager
 def step(title: str) -> Iterator[None]:
     """Narrate one stage and how long it took."""

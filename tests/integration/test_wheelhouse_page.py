@@ -1,4 +1,4 @@
-"""The page in a real browser: filter, copy, keyboard, narrow and dark screens, from a file and from a server."""
+"""The page in a real browser: filter, copy, keyboard, narrow, dark, from a file and from a server."""
 
 from __future__ import annotations
 

@@ -42,6 +42,6 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(Interrupted.exit_code)
     except BrokenPipeError:
         # Our reader is gone (`| head`): the usual silent end.
-        sys.stderr.close()
+        console.hang_up()
         sys.exit(141)
     sys.exit(result if isinstance(result, int) else 0)
