@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sglwheel import console, files, inspect, toolchain, wheelhouse
+from sglwheel import console, driverstub, files, inspect, toolchain, wheelhouse
 from sglwheel import smoke as smoking
 from sglwheel.errors import InspectionError, SglwheelError, SmokeError, WheelhouseError
 from sglwheel.files import Layout
@@ -138,7 +138,7 @@ def install_check(
         layout,
         torch=(f"torch=={env.torch.version}",),
         imports=recipe.smoke.imports,
-        variables={"LD_PRELOAD": str(env.stub)},
+        variables={"LD_PRELOAD": str(env.stub / driverstub.SONAME)},
     ).demand()
 
 

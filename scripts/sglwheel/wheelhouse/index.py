@@ -275,6 +275,11 @@ def _label(id: str) -> str:
     return f"{name.replace('_', '-')} {version.replace('_', '+')} ({machine})"
 
 
+def render_text(template: str, **values: Any) -> str:
+    """Render a template that is no HTML; who fills it quotes for its language."""
+    return _environment().overlay(autoescape=False).get_template(template).render(**values) + "\n"
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
