@@ -238,9 +238,7 @@ class Recipe(_Table):
 
 def names(layout: Layout) -> list[str]:
     """Ids of all recipes, sorted. `pylock.*.toml` beside them are the toolchain's locks."""
-    return sorted(
-        path.stem for path in layout.recipes.glob("*.toml") if not path.name.startswith("pylock.")
-    )
+    return sorted(path.stem for path in layout.recipes.glob("*.toml") if not path.name.startswith("pylock."))
 
 
 def load(layout: Layout, name: str) -> Recipe:
