@@ -192,9 +192,9 @@ def test_a_waiting_launcher_ends_with_its_governor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("unit", "seconds"),
     [
-        ("CMakeFiles/common_ops_sm100_build.dir/csrc/gemm/fp8_gemm_kernel.cu.o", 265),
+        ("CMakeFiles/common_ops_sm100_build.dir/csrc/gemm/fp8_gemm_kernel.cu.o", 252),
         ("CMakeFiles/x.dir/csrc/unknown.cu.o", 45),
-        ("CMakeFiles/x.dir/csrc/unknown.cc.o", 25),
+        ("CMakeFiles/x.dir/csrc/unknown.cc.o", 15),
     ],
 )
 def test_expectations_of_a_first_build(unit: str, seconds: float) -> None:

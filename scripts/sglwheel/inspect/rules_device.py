@@ -37,7 +37,7 @@ def architectures(subject: Subject) -> Iterator[Finding]:
                 "error",
                 library.path,
                 f"{', '.join(parts)}; the recipe says exactly {' '.join(sorted(wanted))}",
-                "a hard-coded architecture list in upstream's CMake: `sglwheel series check` names the patch",
+                "upstream's CMake hard-codes a list: the series needs a patch for it (sglwheel patch <id>)",
             )
     if subject.libraries and not with_code:
         yield Finding(

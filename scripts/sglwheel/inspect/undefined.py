@@ -6,10 +6,15 @@ import functools
 import re
 from collections.abc import Iterator
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
 from sglwheel.inspect import sonames
 from sglwheel.inspect.abi import Cause, compare, is_torch
 from sglwheel.inspect.libraries import Library
 from sglwheel.inspect.report import Subject
+from sglwheel.inspect.wheelfile import WheelFile
 
 _PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 # cuMemFree, cuGetProcAddress_v2; not cudaFree, cublasCreate or cuFileOpen.
@@ -66,7 +71,26 @@ def fitting(subject: Subject) -> tuple[str, ...]:
     if not wanted:
         return ()
     needed = {soname for library in subject.libraries for soname in library.needed} - subject.sonames
-    return subject.releases.fitting(wanted, needed)
+    fits = subject.releases.fitting(wanted, needed)
+    # Symbols do not show how classes are laid out, and torch changes that between minor releases (2.8 and 2.9
+    # abort in TORCH_LIBRARY where every symbol is there): where the wheel names its torch, no other minor counts.
+    pinned = pinned_torch(subject.wheel)
+    return tuple(
+        label for label in fits if pinned is None or Version(label).release[:2] == pinned.release[:2]
+    )
+
+
+def pinned_torch(wheel: WheelFile) -> Version | None:
+    """The torch that METADATA requires exactly."""
+    for text in wheel.requires:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        exact = [each.version for each in requirement.specifier if each.operator == "=="]
+        if canonicalize_name(requirement.name) == "torch" and exact and "*" not in exact[0]:
+            return Version(exact[0])
+    return None
 
 
 def blockers(library: Library, subject: Subject) -> tuple[str, ...]:

@@ -11,12 +11,12 @@ import csv
 import email.parser
 import hashlib
 import io
+import itertools
 import os
 import tempfile
 import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.message import Message
@@ -27,10 +27,9 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from sglwheel.errors import InspectionError
-from sglwheel.inspect import operators
+from sglwheel.inspect import members, operators
 from sglwheel.inspect.skeleton import SkeletonWriter
 
-_CHUNK = 256 << 10
 _MAX_MEMBERS = 200_000
 _MAX_MEMBER = 8 << 30
 _MAX_TOTAL = 24 << 30
@@ -134,17 +133,17 @@ def read(path: Path, analyse: Analyse, *, whole: bool = False) -> WheelFile:
             f"not a wheel: {error}", where={"file": str(path)}, next="download or build it again"
         ) from error
     with archive, tempfile.TemporaryDirectory(prefix="sglwheel-inspect-") as scratch:
-        members = [member for member in archive.infolist() if not member.is_dir()]
-        _refuse_bombs(path, size, members)
-        counted = Counter(member.filename for member in members)
-        job = _Job(archive, Path(scratch), analyse, whole)
+        listed = [member for member in archive.infolist() if not member.is_dir()]
+        _refuse_bombs(path, size, listed)
+        counted = Counter(member.filename for member in listed)
+        job = _Job(path, Path(scratch), analyse, whole)
         # Largest first: two workers then end at about the same time.
-        order = sorted(range(len(members)), key=lambda index: -members[index].file_size)
+        order = sorted(range(len(listed)), key=lambda index: -listed[index].file_size)
         with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
             hashing = pool.submit(_sha256, path)
-            done = dict(zip(order, pool.map(job.read, (members[index] for index in order)), strict=True))
+            done = dict(zip(order, pool.map(job.read, (listed[index] for index in order)), strict=True))
             digest = hashing.result()
-        files = tuple(done[index] for index in range(len(members)))
+        files = tuple(done[index] for index in range(len(listed)))
     return WheelFile(
         path=path,
         sha256=digest,
@@ -167,8 +166,8 @@ def read(path: Path, analyse: Analyse, *, whole: bool = False) -> WheelFile:
 class _Job:
     """What the worker threads share; each writes under its own key."""
 
-    def __init__(self, archive: zipfile.ZipFile, scratch: Path, analyse: Analyse, whole: bool) -> None:
-        self.archive, self.scratch, self.analyse, self.whole = archive, scratch, analyse, whole
+    def __init__(self, path: Path, scratch: Path, analyse: Analyse, whole: bool) -> None:
+        self.path, self.scratch, self.analyse, self.whole = path, scratch, analyse, whole
         self.texts: dict[str, bytes] = {}
         self.uses: set[tuple[str, str, str]] = set()
         self.damaged: list[tuple[str, str]] = []
@@ -178,20 +177,19 @@ class _Job:
         digest = hashlib.sha256()
         name = member.filename
         try:
-            with self.archive.open(member) as stream:
-                first = stream.read(_CHUNK)
-                if first[:4] == b"\x7fELF":
-                    self._library(name, first, stream.read, digest)
-                elif _is_text(name) and member.file_size <= _MAX_TEXT:
-                    content = first + stream.read()
-                    digest.update(content)
-                    self._text(name, content)
-                else:
-                    while first:
-                        digest.update(first)
-                        first = stream.read(_CHUNK)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-            self.damaged.append((name, str(error) or type(error).__name__))
+            content = members.chunks(self.path, member)
+            first = next(content, b"")
+            if first[:4] == b"\x7fELF":
+                self._library(name, itertools.chain([first], content), digest)
+            elif _is_text(name) and member.file_size <= _MAX_TEXT:
+                text = b"".join([first, *content])
+                digest.update(text)
+                self._text(name, text)
+            else:
+                for piece in itertools.chain([first], content):
+                    digest.update(piece)
+        except zipfile.BadZipFile as error:
+            self.damaged.append((name, str(error)))
         except OSError as error:
             raise InspectionError(
                 f"cannot unpack {name}: {error.strerror}", where={"directory": str(self.scratch)}
@@ -205,15 +203,14 @@ class _Job:
         else:
             self.texts[name] = content
 
-    def _library(self, name: str, first: bytes, read: Callable[[int], bytes], digest: hashlib._Hash) -> None:
+    def _library(self, name: str, content: Iterable[bytes], digest: hashlib._Hash) -> None:
         descriptor, copy = tempfile.mkstemp(dir=self.scratch)
         try:
             with os.fdopen(descriptor, "wb") as sink:
                 skeleton = SkeletonWriter(sink, whole=self.whole)
-                while first:
-                    digest.update(first)
-                    skeleton.write(first)
-                    first = read(_CHUNK)
+                for piece in content:
+                    digest.update(piece)
+                    skeleton.write(piece)
                 skeleton.finish()
             self.analyse(name, Path(copy), skeleton.holes)
         finally:
@@ -221,7 +218,7 @@ class _Job:
 
 
 def _refuse_bombs(path: Path, size: int, members: list[zipfile.ZipInfo]) -> None:
-    """Bound time and disk before a byte is unpacked; zipfile itself stops at a member's declared size."""
+    """Bound time and disk before a byte is unpacked; reading stops at a member's declared size."""
     reason = None
     if len(members) > _MAX_MEMBERS:
         reason = f"{len(members)} files"

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 import jinja2
+import markupsafe
 
 from sglwheel import __version__, console, files
 from sglwheel.wheelhouse.documents import Document, write_changed
@@ -275,6 +276,11 @@ def _label(id: str) -> str:
     return f"{name.replace('_', '-')} {version.replace('_', '+')} ({machine})"
 
 
+def _asset(environment: jinja2.Environment, name: str) -> markupsafe.Markup:
+    assert environment.loader is not None
+    return markupsafe.Markup(environment.loader.get_source(environment, name)[0])
+
+
 def render_text(template: str, **values: Any) -> str:
     """Render a template that is no HTML; who fills it quotes for its language."""
     return _environment().overlay(autoescape=False).get_template(template).render(**values) + "\n"
@@ -290,6 +296,9 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["url"] = quote
+    # Ours, so it is not escaped; read once, not for each page.
+    environment.globals["style"] = _asset(environment, "style.css")
+    environment.globals["script"] = _asset(environment, "script.js")
     environment.filters["label"] = _label
     environment.filters["bytes"] = console.format_bytes
     return environment

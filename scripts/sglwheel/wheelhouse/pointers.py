@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -113,21 +113,27 @@ def advance(house: Wheelhouse, changed: Sequence[Record]) -> list[Pointer]:
     """
     moved = []
     # What just changed is the only thing that can have completed a set.
-    groups: dict[str, set[Generation]] = {}
+    whole = len(changed) >= len(house.ids())
+    groups: dict[str, dict[Generation, list[Record]]] = {}
     for record in changed:
         if record.line and _NAME.fullmatch(record.line) and record.available:
-            groups.setdefault(record.line, set()).add(generation(record))
+            groups.setdefault(record.line, {}).setdefault(generation(record), []).append(record)
     for line, generations in sorted(groups.items()):
         for name, takes in ((line, "release"), (f"{line}-next", "candidate")):
             pointer = load(house, name) or Pointer.model_validate({"name": name, "takes": takes})
-            target = None if pointer.held else _newest(house, pointer, line, generations, changed)
+            target = None if pointer.held else _newest(house, pointer, line, generations, whole=whole)
             if target and target != pointer.members:
                 moved.append(move(house, pointer, target, "complete"))
     return moved
 
 
 def _newest(
-    house: Wheelhouse, pointer: Pointer, line: str, generations: set[Generation], changed: Sequence[Record]
+    house: Wheelhouse,
+    pointer: Pointer,
+    line: str,
+    generations: Mapping[Generation, Sequence[Record]],
+    *,
+    whole: bool,
 ) -> tuple[str, ...] | None:
     """The newest generation, not older than the pointer's, that fills every promised cell.
 
@@ -137,7 +143,7 @@ def _newest(
     for candidate in sorted(generations, reverse=True):
         if current is not None and candidate < current:
             return None
-        group = changed if len(generations) > 1 else house.matching(line, *map(str, candidate))
+        group = generations[candidate] if whole else house.matching(line, *map(str, candidate))
         found = _complete(pointer, line, candidate, group)
         if found:
             return found
