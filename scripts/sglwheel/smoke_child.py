@@ -155,7 +155,8 @@ def cpu(namespaces: list[str]) -> tuple[str, str, Any]:
     import torch
 
     has = getattr(torch._C, "_dispatch_has_kernel_for_dispatch_key", None)
-    names = [f"{namespace}::rmsnorm" for namespace in namespaces]
+    registered = set(torch._C._dispatch_get_all_op_names())
+    names = [name for namespace in namespaces if (name := f"{namespace}::rmsnorm") in registered]
     for name in names:
         if has is not None and has(name, "CPU"):
             worst = rmsnorm(getattr(torch.ops, name.split("::")[0]).rmsnorm, "cpu")

@@ -49,11 +49,18 @@ def test_an_inspection_names_the_releases_that_fit(tmp_path: Path) -> None:
         undefined=(KERNEL, "_ZN3c104goneEv"),
         needed=("libtorch.so", "libcudart.so.12", "libcuda.so.1"),
     )
-    world = World(libraries={LIBRARY: source})
+    world = World(libraries={LIBRARY: source}, requires=())
     found = inspect(world.write(tmp_path), torch=TORCH, releases=releases.combine([TORCH, OLD, CPU]))
     assert found.fits == ("2.9.1+cu128",)
     remedies = [finding.remedy for finding in found.findings if finding.rule == "torch-abi"]
     assert remedies == ["use torch 2.9.1+cu128, or build it against 2.12.0+cu130"]
+
+
+def test_a_pinned_torch_rules_out_other_minor_releases(tmp_path: Path) -> None:
+    """Symbols do not show how classes are laid out; torch 2.8 and 2.9 differ in that."""
+    patch = TorchSymbols("2.12.1+cu130", "13.0", TORCH.symbols)
+    table = releases.combine([TORCH, patch, NIGHTLY])
+    assert inspect(World().write(tmp_path), releases=table).fits == ("2.12.0+cu130", "2.12.1+cu130")
 
 
 def test_the_shipped_table_answers_without_a_download(tmp_path: Path) -> None:

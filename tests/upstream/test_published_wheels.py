@@ -77,5 +77,5 @@ def test_verdicts_are_right(wheel: Path, venv: Path, tmp_path: Path) -> None:
     assert bool(failures) == bool(blocked)
     for path, reasons in blocked.items():
         assert any(reason in failures[path] for reason in reasons), failures[path]
-    # A small library can find every symbol in a torch of another minor release and abort all the same, for classes
-    # are laid out differently there (2.8 and 2.9): the wheel is blocked by its other libraries then.
+    # A small library can find every symbol in a torch of another minor release and abort all the same, for
+    # classes are laid out differently there (2.8 and 2.9): the wheel is blocked by its other libraries then.

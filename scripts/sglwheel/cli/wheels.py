@@ -96,8 +96,9 @@ def _emit_done(done: pipeline.Done, as_json: bool) -> None:
 @click.argument("wheel")
 @click.option("--torch", metavar="VERSION|WHEEL|VENV|SYMBOLS", help="the torch that it shall load beside")
 @click.option("--recipe", "name", metavar="ID", help="the recipe that it shall fulfil")
+@click.option("--kernels", type=click.IntRange(min=1), default=0, help="name so many of the largest kernels")
 @as_json
-def inspect(wheel: str, torch: str | None, name: str | None, as_json: bool) -> None:
+def inspect(wheel: str, torch: str | None, name: str | None, kernels: int, as_json: bool) -> None:
     """Say from the files alone what WHEEL is and why it does or does not fit; nothing is imported."""
     from sglwheel import inspect as inspecting
     from sglwheel.inspect import symbols
@@ -105,7 +106,10 @@ def inspect(wheel: str, torch: str | None, name: str | None, as_json: bool) -> N
     layout = Layout.find()
     expect = inspecting.Expectation.of(recipe.load(layout, name)) if name else None
     found = inspecting.inspect(
-        wheel_path(wheel), expect=expect, torch=symbols.find(torch, layout) if torch else None
+        wheel_path(wheel),
+        expect=expect,
+        torch=symbols.find(torch, layout) if torch else None,
+        kernels=kernels,
     )
     if as_json:
         console.emit_json(found.to_json())

@@ -1,7 +1,7 @@
 """Read the files of an archive, fast and within bounds.
 
-Inflating is what inspecting a large wheel costs. ISA-L (PyPI: isal) does it in half of zlib's time, and `zipfile`
-cannot be told to use it: so the directory is zipfile's, and the bytes behind it are read here.
+Inflating is what inspecting a large wheel costs. ISA-L (PyPI: isal) does it in half of zlib's time, and
+`zipfile` cannot be told to use it: so the directory is zipfile's, and the bytes behind it are read here.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _pieces(archive: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
                 raise zipfile.BadZipFile("compressed data ends early")
         try:
             piece = inflate.decompress(pending, 4 * _CHUNK)
-        except zlib.error as error:
+        except isal_zlib.IsalError as error:  # type: ignore[misc]  # its stub calls the class a value
             raise zipfile.BadZipFile(f"compressed data is damaged: {error}") from error
         pending = inflate.unconsumed_tail
         if piece:

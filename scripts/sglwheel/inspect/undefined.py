@@ -72,8 +72,8 @@ def fitting(subject: Subject) -> tuple[str, ...]:
         return ()
     needed = {soname for library in subject.libraries for soname in library.needed} - subject.sonames
     fits = subject.releases.fitting(wanted, needed)
-    # Symbols do not show how classes are laid out, and torch changes that between minor releases (2.8 and 2.9
-    # abort in TORCH_LIBRARY where every symbol is there): where the wheel names its torch, no other minor counts.
+    # Symbols do not show how classes are laid out, and torch changes that between minor releases (what is of
+    # 2.8 aborts in 2.9 where every symbol is there): where the wheel names its torch, no other minor counts.
     pinned = pinned_torch(subject.wheel)
     return tuple(
         label for label in fits if pinned is None or Version(label).release[:2] == pinned.release[:2]

@@ -133,7 +133,7 @@ def read(path: Path, analyse: Analyse, *, whole: bool = False) -> WheelFile:
             f"not a wheel: {error}", where={"file": str(path)}, next="download or build it again"
         ) from error
     with archive, tempfile.TemporaryDirectory(prefix="sglwheel-inspect-") as scratch:
-        listed = [member for member in archive.infolist() if not member.is_dir()]
+        listed = [member for member in archive.infolist() if not member.filename.endswith("/")]
         _refuse_bombs(path, size, listed)
         counted = Counter(member.filename for member in listed)
         job = _Job(path, Path(scratch), analyse, whole)
@@ -251,14 +251,7 @@ def _is_text(name: str) -> bool:
 
 def _unsafe(name: str) -> bool:
     path = PurePosixPath(name)
-    return (
-        path.is_absolute()
-        or ".." in path.parts
-        or "\\" in name
-        or "\0" in name
-        or not name
-        or ":" in path.parts[0]
-    )
+    return not path.parts or path.is_absolute() or ".." in path.parts or any(c in name for c in "\\\0:")
 
 
 def _parse_name(file_name: str) -> Name | None:
