@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -28,6 +28,7 @@ _HTML = "application/vnd.pypi.simple.v1+html"
 # A wheel never changes under its name; everything else may with the next publish.
 _FOREVER = "public, max-age=31536000, immutable"
 _ASK = "no-cache"
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,9 @@ class _Files(StaticFiles):
                 response.headers["content-type"] = _JSON
         else:
             response = await super().get_response(path, scope)
+        if isinstance(response, FileResponse):
+            # With the default of 64 KiB a large wheel takes a third longer than from a plain file server.
+            response.chunk_size = _CHUNK
         if simple:
             response.headers["vary"] = "Accept"
         forever = parts[0] == "builds" and path.endswith((".whl", ".metadata"))
