@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import jinja2
-import markupsafe
-
-from sglwheel import __version__, console, files
+from sglwheel import __version__, files
 from sglwheel.wheelhouse.documents import Document, write_changed
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.lines import ANYWHERE, Lines
 from sglwheel.wheelhouse.record import Record, rivals
+from sglwheel.wheelhouse.rendering import listing, render, template
 from sglwheel.wheelhouse.wheelfile import release_id
 
 _SPLIT = "@releases@"
@@ -116,7 +114,7 @@ def _current(house: Wheelhouse, changed: Iterable[str]) -> bool:
 def _stamp() -> str:
     """Changes when anything that renders changes."""
     digest = hashlib.sha256(__version__.encode())
-    for name in sorted(_environment().list_templates()):
+    for name in sorted(listing()):
         digest.update((Path(__file__).parent.parent / "templates" / name).read_bytes())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -228,7 +226,7 @@ def simple_documents(root: Path, project: str) -> tuple[Document, Document]:
 
 def page(root: Path, lines: Iterable[Any] = ()) -> Document:
     """`index.html`: for people, and the flat links for clients, which have none to a yanked wheel."""
-    row = _environment().get_template("row.html")
+    row = template("row.html")
 
     def line(record: Record) -> str | None:
         if record.removed:
@@ -255,50 +253,10 @@ def _entry(record: Record) -> dict[str, Any]:
 
 def _anchor(record: Record, base: str) -> str:
     href = f"{base}{_quoted(record.filename)}"
-    return _environment().get_template("anchor.html").render(record=record, href=href)
+    return render("anchor.html", record=record, href=href)
 
 
 @functools.cache
 def _project_frame(project: str) -> tuple[str, str]:
     head, _, tail = render("project.html", project=project, split=_SPLIT).partition(_SPLIT)
     return head, tail
-
-
-def render(template: str, **values: Any) -> str:
-    """Render one of the tool's templates; everything is escaped."""
-    return _environment().get_template(template).render(**values)
-
-
-def _label(id: str) -> str:
-    """`sgl_kernel-0.3.21_cu130….1-cp310-…` as people read it: name, version, machine."""
-    name, version, *_, platform = id.split("-")
-    machine = next((item for item in ("x86_64", "aarch64") if platform.endswith(item)), platform)
-    return f"{name.replace('_', '-')} {version.replace('_', '+')} ({machine})"
-
-
-def _asset(environment: jinja2.Environment, name: str) -> markupsafe.Markup:
-    assert environment.loader is not None
-    return markupsafe.Markup(environment.loader.get_source(environment, name)[0])
-
-
-def render_text(template: str, **values: Any) -> str:
-    """Render a template that is no HTML; who fills it quotes for its language."""
-    return _environment().overlay(autoescape=False).get_template(template).render(**values) + "\n"
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("sglwheel", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["url"] = quote
-    # Ours, so it is not escaped; read once, not for each page.
-    environment.globals["style"] = _asset(environment, "style.css")
-    environment.globals["script"] = _asset(environment, "script.js")
-    environment.filters["label"] = _label
-    environment.filters["bytes"] = console.format_bytes
-    return environment

@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sglwheel.wheelhouse import index
 from sglwheel.wheelhouse.lines import Lines
 from sglwheel.wheelhouse.record import Release
+from sglwheel.wheelhouse.rendering import render_text
 
 Value = str | int | bool
 
@@ -150,7 +150,7 @@ class Kit:
             "gpu": bool(self.release.record.status == "release"),
         }
         names = ("launch.sh", "sglang.service", "README.md")
-        return {name: index.render_text(f"node/{name}", **values) for name in names}
+        return {name: render_text(f"node/{name}", **values) for name in names}
 
 
 def _merge(defaults: tuple[Setting, ...], changes: Mapping[str, Value]) -> tuple[Setting, ...]:
