@@ -13,9 +13,9 @@ from packaging.version import Version
 
 from sglwheel import patching, recipe, series
 from sglwheel.files import Layout
-from sglwheel.predicates import Facts
 from sglwheel.recipe import Recipe
 from sglwheel.series import Series
+from sglwheel.series.predicates import Facts
 from sglwheel.types import CommitId
 
 DIRECTORY = "kernel"

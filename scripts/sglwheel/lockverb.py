@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sglwheel import console, lockcheck, locking, pipeline
+from sglwheel import console, pipeline
 from sglwheel.errors import SglwheelError
 from sglwheel.files import Layout
-from sglwheel.lockcheck import Finding, LockCheck
-from sglwheel.locking import Change
+from sglwheel.locks import lockcheck, locking
+from sglwheel.locks.lockcheck import Finding, LockCheck
+from sglwheel.locks.locking import Change
 from sglwheel.patching import PatchedTree
 
 

@@ -16,32 +16,30 @@ from typing import Any, Literal
 
 from sglwheel import (
     __version__,
-    borrowed,
     build,
     bundle,
     console,
     files,
     finish,
-    handover,
     patching,
     recipe,
-    releasing,
     sample,
     series,
     source,
     toolchain,
-    torchchoice,
-    torchpin,
     wheelhouse,
 )
-from sglwheel.borrowed import Borrowed
 from sglwheel.bundle import Bundle
 from sglwheel.errors import BuildError, PatchError, SourceError, ToolchainError, WheelhouseError
 from sglwheel.files import Layout
+from sglwheel.locks import torchchoice
 from sglwheel.mirrors import Mirrors
-from sglwheel.predicates import Facts
 from sglwheel.recipe import Recipe
-from sglwheel.releasing import stage
+from sglwheel.release import handover, releasing
+from sglwheel.release.releasing import stage
+from sglwheel.series.predicates import Facts
+from sglwheel.toolchain import borrowed, torchpin
+from sglwheel.toolchain.borrowed import Borrowed
 
 _SAMPLE = "https://sample.invalid/"
 

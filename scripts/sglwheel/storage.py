@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglwheel import files, packages, sourcelock, wheels
+from sglwheel import files
 from sglwheel import recipe as recipes
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
 from sglwheel.mirrors import normal
-from sglwheel.pylocks import Pylocks
+from sglwheel.source import sourcelock
+from sglwheel.toolchain import packages, wheels
+from sglwheel.toolchain.pylocks import Pylocks
 
 KINDS = ("git", "sources", "urls", "wheels", "envs", "toolkits")
 _DAY = 86_400.0

@@ -11,25 +11,17 @@ from dataclasses import dataclass, field
 from email.parser import HeaderParser
 from pathlib import Path
 
-from sglwheel import (
-    console,
-    downloads,
-    files,
-    locking,
-    pipeline,
-    series,
-    source,
-    torchchoice,
-    unpacked,
-    wheels,
-)
+from sglwheel import console, files, pipeline, series, source
 from sglwheel.bundle import MANIFEST, SCHEMA, Bundle
 from sglwheel.errors import SourceError, ToolchainError
-from sglwheel.fetched import FetchedSource
 from sglwheel.files import Layout
 from sglwheel.git import Git
-from sglwheel.pylocks import Pylocks
-from sglwheel.store import GitStore
+from sglwheel.locks import locking, torchchoice
+from sglwheel.source import downloads, unpacked
+from sglwheel.source.fetched import FetchedSource
+from sglwheel.source.store import GitStore
+from sglwheel.toolchain import wheels
+from sglwheel.toolchain.pylocks import Pylocks
 from sglwheel.types import CommitId
 
 _TERMS = """# Under which terms the parts of this bundle may be passed on

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from patchworld import CMAKE, DIRECTORY, TRAILERS, World, simple, with_line
-from sglwheel import drift, driftview, history, lineage, objects, process, trials, worktree
-from sglwheel.drift import Drift
+from sglwheel import drift, process
+from sglwheel.drift import Drift, driftview, history, lineage
 from sglwheel.errors import PatchError, UsageError
-from sglwheel.git import Git
+from sglwheel.git import Git, objects
 from sglwheel.mirrors import Mirrors
+from sglwheel.patching import trials, worktree
 from sglwheel.types import CommitId
 
 pytestmark = pytest.mark.integration

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from patchworld import World
-from sglwheel import diffs, hunks
-from sglwheel.hunks import MissError
+from sglwheel.series import diffs, hunks
+from sglwheel.series.hunks import MissError
 
 pytestmark = pytest.mark.integration
 

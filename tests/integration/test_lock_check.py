@@ -19,11 +19,14 @@ import tomlkit
 
 import indexworld
 from indexworld import NIGHTLY, PYPI, Index
-from sglwheel import files, lockcheck, locking, packages, recipe, source, sourcelock, transfer, wheels
+from sglwheel import files, recipe, source, transfer
 from sglwheel.errors import ToolchainError
-from sglwheel.lockcheck import Finding, LockCheck
+from sglwheel.locks import lockcheck, locking
+from sglwheel.locks.lockcheck import Finding, LockCheck
 from sglwheel.mirrors import Mirrors
 from sglwheel.recipe import Recipe
+from sglwheel.source import sourcelock
+from sglwheel.toolchain import packages, wheels
 from sourceworld import RECIPE, UPSTREAM, World, git
 
 pytestmark = [

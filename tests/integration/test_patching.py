@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from patchworld import CMAKE, DIRECTORY, TRAILERS, World, simple, with_line
-from sglwheel import patching, series, worktree
+from sglwheel import patching, series
 from sglwheel.errors import PatchError
-from sglwheel.patching import PatchedTree, PatchState
+from sglwheel.patching import PatchedTree, PatchState, worktree
 
 pytestmark = pytest.mark.integration
 LISTS = f"{DIRECTORY}/CMakeLists.txt"

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from patchworld import CMAKE, DIRECTORY, TRAILERS, World, simple, with_line
-from sglwheel import editing, exporting, files, lint
+from sglwheel import files
 from sglwheel.errors import PatchError
+from sglwheel.patching import editing, exporting, lint
 
 pytestmark = pytest.mark.integration
 LISTS = f"{DIRECTORY}/CMakeLists.txt"

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from patchworld import CMAKE, DIRECTORY, World, simple, with_line
-from sglwheel import editing, files, landing, lint, rebase, rebasestate, recipe
+from sglwheel import files, rebase, recipe
+from sglwheel.drift.lineage import Lineage
 from sglwheel.errors import PatchError, UsageError
-from sglwheel.lineage import Lineage
 from sglwheel.mirrors import Mirrors
+from sglwheel.patching import editing, lint
+from sglwheel.rebase import landing, rebasestate
 
 pytestmark = pytest.mark.integration
 LISTS = f"{DIRECTORY}/CMakeLists.txt"

@@ -15,7 +15,7 @@ from conftest import ROOT
 from inspectworld import LIBRARY, Source, World, cc, compiled
 from sglwheel import recipe, smoke
 from sglwheel.files import Layout
-from sglwheel.torchpin import InstalledTorch
+from sglwheel.toolchain.torchpin import InstalledTorch
 from wheelworld import http_directory, make_wheel, python
 
 pytestmark = pytest.mark.integration

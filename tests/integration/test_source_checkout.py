@@ -15,7 +15,7 @@ from sglwheel.errors import SourceError
 from sglwheel.files import Layout
 from sglwheel.git import Git
 from sglwheel.mirrors import Mirrors
-from sglwheel.store import GitStore
+from sglwheel.source.store import GitStore
 from sglwheel.types import CommitId
 from sourceworld import UPSTREAM, Repository, World, git
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from sglwheel import overrides, source
+from sglwheel import source
 from sglwheel.errors import SourceError, UsageError
-from sglwheel.fetched import FetchedSource
-from sglwheel.source import Dependencies
+from sglwheel.source import Dependencies, overrides
+from sglwheel.source.fetched import FetchedSource
 from sourceworld import Repository, World, git
 
 pytestmark = pytest.mark.integration

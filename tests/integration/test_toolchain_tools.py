@@ -12,10 +12,11 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from packaging.version import Version
 
-from sglwheel import cudahome, driverstub, host, preflight, probe, recipe, toolchain, torchpin
+from sglwheel import recipe, toolchain
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
 from sglwheel.recipe import Recipe
+from sglwheel.toolchain import cudahome, driverstub, host, preflight, probe, torchpin
 
 pytestmark = pytest.mark.integration
 

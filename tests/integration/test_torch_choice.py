@@ -13,21 +13,13 @@ from packaging.version import Version
 
 import indexworld
 from indexworld import NIGHTLY, PYPI, RELEASE, Index
-from sglwheel import (
-    files,
-    packages,
-    process,
-    recipe,
-    sourcelock,
-    toolchain,
-    torchchoice,
-    torchpin,
-    transfer,
-    wheels,
-)
+from sglwheel import files, process, recipe, toolchain, transfer
 from sglwheel.errors import ToolchainError, UsageError
 from sglwheel.files import Layout
+from sglwheel.locks import torchchoice
 from sglwheel.mirrors import Mirrors
+from sglwheel.source import sourcelock
+from sglwheel.toolchain import packages, torchpin, wheels
 from sglwheel.types import CudaLine
 
 pytestmark = [

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglwheel import jobs
-from sglwheel.admission import Active, Governor, choose
-from sglwheel.jobs import Cost, Costs
-from sglwheel.progress import remaining
+from sglwheel.build import jobs
+from sglwheel.build.admission import Active, Governor, choose
+from sglwheel.build.jobs import Cost, Costs
+from sglwheel.build.progress import remaining
 
 LAUNCHER = Path(jobs.__file__).parent / "data" / "launch.py"
 GIB = 1 << 30

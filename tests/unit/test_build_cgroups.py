@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sglwheel import jobs
+from sglwheel.build import jobs
 
 GIB = 1 << 30
 

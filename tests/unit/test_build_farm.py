@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 from packaging.version import Version
 
-from sglwheel import borrowed, handover, recipe, toolchain, torchpin
+from sglwheel import recipe, toolchain
 from sglwheel.errors import ToolchainError, UsageError, WheelhouseError
 from sglwheel.files import Layout
+from sglwheel.release import handover
+from sglwheel.toolchain import borrowed, torchpin
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buildworld import RECIPE, World
-from sglwheel import fingerprint
-from sglwheel.buildtree import BuildTree, Result
+from sglwheel.build import fingerprint
+from sglwheel.build.buildtree import BuildTree, Result
 
 
 def source(name: str, **values: Any) -> Any:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sglwheel.buildtree import BuildTree
-from sglwheel.diagnosis import compile_error, configure_error
+from sglwheel.build.buildtree import BuildTree
+from sglwheel.build.diagnosis import compile_error, configure_error
+from sglwheel.build.progress import Transcript
 from sglwheel.errors import BuildError
 from sglwheel.process import Completed
-from sglwheel.progress import Transcript
 
 TREE = BuildTree(Path("/w/build-1"))
 LOG = Path("/w/build.log")

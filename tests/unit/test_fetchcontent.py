@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from sglwheel.errors import SourceError
-from sglwheel.fetchcontent import Declaration, Environment, Plan, Walker
-from sglwheel.fetchcontent.cmake import UNKNOWN, Argument, Block, Command, If, expand, parse
-from sglwheel.fetchcontent.conditions import Condition
-from sglwheel.fetchcontent.variables import Variables
+from sglwheel.source.fetchcontent import Declaration, Environment, Plan, Walker
+from sglwheel.source.fetchcontent.cmake import UNKNOWN, Argument, Block, Command, If, expand, parse
+from sglwheel.source.fetchcontent.conditions import Condition
+from sglwheel.source.fetchcontent.variables import Variables
 
 DECLARE = "FetchContent_Declare({0} GIT_REPOSITORY https://example.invalid/{0} GIT_TAG {1})\n"
 ONE = "1" * 40

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from sglwheel.errors import BuildError
 from sglwheel.finish import local_version
-from sglwheel.platformtag import platform_tag
+from sglwheel.finish.platformtag import platform_tag
 from sglwheel.types import CudaArch, CudaLine
 
 

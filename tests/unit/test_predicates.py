@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from sglwheel import predicates
-from sglwheel.predicates import Facts, PredicateError, parse
+from sglwheel.series import predicates
+from sglwheel.series.predicates import Facts, PredicateError, parse
 from sglwheel.types import CommitId, CudaArch
 
 COMMIT = "4b817f5d7f6602fcfafe18d0333f0f108f25c4a7"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from patchworld import World, simple
-from sglwheel import proofs, series
+from sglwheel import series
 from sglwheel.errors import PatchError
-from sglwheel.patching import PatchedTree, PatchState
-from sglwheel.proofs import ProofResult
+from sglwheel.patching import PatchedTree, PatchState, proofs
+from sglwheel.patching.proofs import ProofResult
 from sglwheel.types import CommitId
 
 NVCC = "/opt/cuda/bin/nvcc -forward-unknown-to-host-compiler -DX=1 -O3"

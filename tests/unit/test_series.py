@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sglwheel import series
 from sglwheel.errors import PatchError
 from sglwheel.files import Layout
-from sglwheel.patchfile import Patch, parse_patch
 from sglwheel.series import Proof, Status
+from sglwheel.series.patchfile import Patch, parse_patch
 
 GOOD = """\
 From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001

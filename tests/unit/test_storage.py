@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sglwheel import files, sourcelock, storage
+from sglwheel import files, storage
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
-from sglwheel.sourcelock import Pin
+from sglwheel.source import sourcelock
+from sglwheel.source.sourcelock import Pin
 
 COMMIT = "1" * 40
 RECIPE = f"""

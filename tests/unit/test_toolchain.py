@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from sglwheel import cudahome, driverstub, host, packages, preflight, probe, recipe, toolchain, torchpin
+from sglwheel import recipe, toolchain
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
 from sglwheel.recipe import Recipe
+from sglwheel.toolchain import cudahome, driverstub, host, packages, preflight, probe, torchpin
 from sglwheel.types import CudaLine
 
 RECIPE = """

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from sglwheel import drift, objects, recipe, series, trials, worktree
+from sglwheel import drift, recipe, series
 from sglwheel.drift import Drift
+from sglwheel.drift.lineage import Lineage
 from sglwheel.files import Layout
-from sglwheel.git import Git
-from sglwheel.lineage import Lineage
+from sglwheel.git import Git, objects
 from sglwheel.mirrors import Mirrors
-from sglwheel.predicates import Facts
+from sglwheel.patching import trials, worktree
+from sglwheel.series.predicates import Facts
 
 ROOT = Path(__file__).parents[2]
 WANTED = os.environ.get("SGLWHEEL_UPSTREAM", "")

@@ -59,7 +59,7 @@ def lock(names: tuple[str, ...], only_check: bool, upgrade: bool, offline: bool,
 @as_json
 def pin(name: str, word: str, dry_run: bool, as_json: bool) -> None:
     """Make recipe NAME use another torch: its file, its locks, and the store that keeps it."""
-    from sglwheel import locking, torchchoice
+    from sglwheel.locks import locking, torchchoice
     from sglwheel.mirrors import Mirrors
 
     layout = Layout.find()
@@ -82,7 +82,8 @@ def torch() -> None:
 @as_json
 def torch_list(name: str | None, cuda: str | None, as_json: bool) -> None:
     """List releases and nightlies for this host: on which index, stored, used by which recipes."""
-    from sglwheel import torchchoice, types
+    from sglwheel import types
+    from sglwheel.locks import torchchoice
     from sglwheel.mirrors import Mirrors
 
     layout = Layout.find()
@@ -168,7 +169,7 @@ def store_gc(dry_run: bool, days: float, as_json: bool) -> None:
 @as_json
 def doctor(name: str | None, as_json: bool) -> None:
     """Say everything that this host lacks for building, at once."""
-    from sglwheel import preflight
+    from sglwheel.toolchain import preflight
 
     layout = Layout.find()
     found = {

@@ -46,7 +46,8 @@ def schema() -> None:
 @as_json
 def patch(name: str, torch: str | None, all_patches: bool, edit: bool, discard: bool, as_json: bool) -> None:
     """Apply the series of recipe NAME and say each patch's state and why, or edit it."""
-    from sglwheel import editing, pipeline
+    from sglwheel import pipeline
+    from sglwheel.patching import editing
 
     if edit and discard:
         raise UsageError("--edit opens a workspace, --discard throws it away: choose one")
@@ -77,7 +78,7 @@ def patch(name: str, torch: str | None, all_patches: bool, edit: bool, discard: 
 @as_json
 def export(name: str, as_json: bool) -> None:
     """Write the workspace of `patch --edit` back as recipe NAME's series."""
-    from sglwheel import editing
+    from sglwheel.patching import editing
 
     layout = Layout.find()
     changes = editing.export(layout, recipe.load(layout, name))
@@ -95,7 +96,8 @@ def export(name: str, as_json: bool) -> None:
 @as_json
 def check(upstream: bool, as_json: bool) -> None:
     """Lint every recipe and series, also against each other; what is embedded is re-exported as well."""
-    from sglwheel import lint, pipeline
+    from sglwheel import pipeline
+    from sglwheel.patching import lint
 
     layout = Layout.find()
     contexts = [pipeline.Context.load(layout, name) for name in recipe.names(layout)]

@@ -36,8 +36,9 @@ def drift(
     Ends with 4 when the series does not work at the end.
     """
     from sglwheel import drift as drifting
-    from sglwheel import driftview, pipeline
-    from sglwheel.lineage import Lineage
+    from sglwheel import pipeline
+    from sglwheel.drift import driftview
+    from sglwheel.drift.lineage import Lineage
 
     context = pipeline.Context.load(Layout.find(), name)
     lineage = Lineage.open(context.recipe, context.layout, context.mirrors)
@@ -89,7 +90,7 @@ def rebase(
     """
     from sglwheel import pipeline
     from sglwheel import rebase as rebasing
-    from sglwheel.lineage import Lineage
+    from sglwheel.drift.lineage import Lineage
 
     if (skip is None) != (why is None):
         raise UsageError("--skip PATCH and --why TEXT go together", next=f"sglwheel rebase {name} --help")

@@ -131,8 +131,9 @@ def inspect(wheel: str, torch: str | None, name: str | None, kernels: int, as_js
 @as_json
 def smoke(wheel: str, name: str, torch: str | None, as_json: bool) -> None:
     """Import WHEEL in a fresh environment and check what it registers; no GPU or driver is needed."""
-    from sglwheel import pipeline, releasing
+    from sglwheel import pipeline
     from sglwheel import smoke as smoking
+    from sglwheel.release import releasing
 
     context = pipeline.Context.load(Layout.find(), name, pipeline.Options(torch))
     report = smoking.run(wheel_path(wheel), context.recipe, context.prepare(), context.layout)
@@ -148,7 +149,8 @@ def smoke(wheel: str, name: str, torch: str | None, as_json: bool) -> None:
 @as_json
 def install_check(release: str, name: str, torch: str | None, as_json: bool) -> None:
     """Run the printed line of RELEASE (a wheel's file name or id) in a new environment."""
-    from sglwheel import pipeline, releasing, wheelhouse
+    from sglwheel import pipeline, wheelhouse
+    from sglwheel.release import releasing
 
     context = pipeline.Context.load(Layout.find(), name, pipeline.Options(torch))
     found = wheelhouse.Wheelhouse(context.layout.wheelhouse).find(release)

@@ -20,7 +20,7 @@ from sglwheel.files import write_atomic
 from sglwheel.inspect import sonames
 from sglwheel.inspect.abi import TorchSymbols, is_torch
 
-_SHIPPED = Path(__file__).parents[1] / "data" / "torch-releases.xz"
+_SHIPPED = Path(__file__).with_name("data") / "torch-releases.xz"
 _MAX_TABLE = 512 << 20
 _HEADER = re.compile(r"# torch (\S+) cuda (\S+)")
 

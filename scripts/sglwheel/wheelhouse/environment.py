@@ -10,8 +10,9 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sglwheel import files, packages, process
+from sglwheel import files, process
 from sglwheel.errors import WheelhouseError
+from sglwheel.toolchain import packages
 from sglwheel.wheelhouse import nodeprogram
 from sglwheel.wheelhouse.record import Release
 from sglwheel.wheelhouse.wheelfile import record_of
