@@ -28,6 +28,7 @@ VERBS = {
     "smoke": "Import a wheel in a fresh environment: -- path/to.whl --recipe cu130",
     "install-check": "Install a published wheel with its printed line: -- <wheel name>",
     "publish": "Check and publish a wheel that was built elsewhere: -- path/to.whl --recipe cu130",
+    "wheelhouse": "List, promote, yank, verify, clean, copy, serve published wheels: -- list",
     "lock": "Write or check the locks: -- [cu130] [--check | --upgrade]",
     "vendor": "Bundle all that a recipe takes from elsewhere: -- cu130 -o bundle",
     "store": "Sizes of the stores, and cleaning up: -- size | gc [--dry-run] [--days 30]",

@@ -14,6 +14,7 @@ from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.wheelhouse import Release, Wheelhouse, pointers, publish
 from sglwheel.wheelhouse.life import GpuReport, promote, unyank, yank
+from sglwheel.wheelhouse.verify import verify
 from wheelworld import digest, make_kernel, reports
 
 PROVENANCE = {"recipe": {"id": "cu130"}, "flags": {"architectures": ["12.0a"]}}
@@ -142,6 +143,14 @@ def test_a_line_moves_only_when_its_set_is_complete(house: Wheelhouse, tmp_path:
     put(house, tmp_path, 9)
     put(house, tmp_path, 9, torch="2.11.0")
     assert members(house, "cu130") == ["10", "10"], "never backwards by itself"
+
+
+def test_another_version_of_the_tool_writes_every_page_again(house: Wheelhouse, tmp_path: Path) -> None:
+    put(house, tmp_path, 1)
+    (house.root / "lines/cu130/index.html").write_text("old words")
+    house.stamp.write_text("an older tool")
+    put(house, tmp_path, 2, torch="2.11.0", public="0.3.20")
+    assert verify(house).findings == ()
 
 
 def test_a_line_goes_back_to_the_whole_generation_before(house: Wheelhouse, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sglwheel import __version__, console
-from sglwheel.cli import inputs, series, upstream, wheels
+from sglwheel.cli import inputs, series, upstream, wheelhouse, wheels
 from sglwheel.errors import Interrupted, SglwheelError, UsageError
 
 
@@ -18,7 +18,7 @@ def cli() -> None:
     """From a recipe to an installed, checked and explained sgl-kernel wheel."""
 
 
-for _command in (*wheels.VERBS, *series.VERBS, *upstream.VERBS, *inputs.VERBS):
+for _command in (*wheels.VERBS, *series.VERBS, *upstream.VERBS, *inputs.VERBS, *wheelhouse.VERBS):
     cli.add_command(_command)
 
 

@@ -248,11 +248,14 @@ def move(house: Wheelhouse, pointer: Pointer, members: tuple[str, ...], why: Why
     return moved
 
 
-def heal(house: Wheelhouse) -> dict[str, Pointer]:
-    """Every line, after bringing in step those whose directory an interruption left behind."""
+def heal(house: Wheelhouse, *, whole: bool = False) -> dict[str, Pointer]:
+    """Every line, after bringing in step those that an interruption left behind, or all of them."""
     pointers = load_all(house)
     for pointer in pointers.values():
         home = directory(house, pointer.name)
+        if whole:
+            render(house, pointer)
+            continue
         shown = {path.name for path in home.glob("*.whl")}
         if (
             shown != {house.read(id).filename for id in pointer.members}

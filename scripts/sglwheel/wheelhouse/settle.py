@@ -12,7 +12,7 @@ def settle(house: Wheelhouse, *, fresh: bool = False) -> None:
     `fresh` reads and writes everything instead of what changed.
     """
     changed = index.derive(house, fresh=fresh)
-    for pointer in pointers.heal(house).values():
+    for pointer in pointers.heal(house, whole=not house.stamp.is_file()).values():
         if any(not house.read(id).available for id in pointer.members):
             pointers.retreat(house, pointer)
     pointers.advance(house, changed)
