@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,9 @@ from sglwheel import console
 from sglwheel.cli.options import as_json
 from sglwheel.errors import UsageError, WheelhouseError
 from sglwheel.files import Layout, write_atomic
-from sglwheel.wheelhouse import Lines, Release, Wheelhouse
+
+if TYPE_CHECKING:
+    from sglwheel.wheelhouse import Release, Wheelhouse
 
 _path = click.Path(path_type=Path)
 
@@ -27,8 +29,10 @@ def wheelhouse(context: click.Context, root: Path | None) -> None:
 
 
 def _house() -> Wheelhouse:
+    from sglwheel import wheelhouse as houses
+
     root = click.get_current_context().find_object(Path)
-    return Wheelhouse(root if root is not None else Layout.find().wheelhouse)
+    return houses.Wheelhouse(root if root is not None else Layout.find().wheelhouse)
 
 
 @wheelhouse.command("list")
@@ -62,8 +66,10 @@ def list_(as_json: bool) -> None:
 @as_json
 def lines(release: str, location: str | None, as_json: bool) -> None:
     """Print every install line of RELEASE, and the files that pin it."""
+    from sglwheel import wheelhouse as houses
+
     house = _house()
-    found = Lines(house.find(release).record, location or str(house.root)).to_json()
+    found = houses.Lines(house.find(release).record, location or str(house.root)).to_json()
     if as_json:
         console.emit_json(found)
         return
