@@ -16,7 +16,14 @@ from sglwheel.build.buildtree import BuildTree, Result
 
 
 def source(name: str, **values: Any) -> Any:
-    base = {"tree": "a" * 40, "sha256": None, "commit": "b" * 40, "path": Path("/store"), "via": "origin"}
+    base = {
+        "tree": "a" * 40,
+        "content": "c" * 64,
+        "sha256": None,
+        "commit": "b" * 40,
+        "path": Path("/store"),
+        "via": "origin",
+    }
     return SimpleNamespace(name=name, **(base | values))
 
 
@@ -49,6 +56,9 @@ def test_toolchain_counts_by_identity_and_a_source_by_content(tmp_path: Path) ->
     assert fingerprint.changes(inputs(world), inputs(world, identity="6" * 64)) == ["toolchain"]
     moved = World(tmp_path, sources=(source("x", path=Path("/elsewhere"), via="mirror"),))
     assert inputs(moved) == inputs(world)
+    # The same commit with another set of directories is other content.
+    wider = World(tmp_path, sources=(source("x", content="d" * 64),))
+    assert fingerprint.changes(inputs(world), inputs(wider)) == ["dependencies.x"]
 
 
 values = st.dictionaries(st.text(max_size=8), st.booleans() | st.integers() | st.text(max_size=8), max_size=6)

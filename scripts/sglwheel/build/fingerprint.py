@@ -24,10 +24,7 @@ def inputs(recipe: Recipe, patched: PatchedTree, dependencies: Dependencies, env
     return {
         "version": _VERSION,
         "source": {"tree": patched.tree, "directory": recipe.source.directory},
-        "dependencies": {
-            dependency.name: dependency.tree or dependency.sha256 or dependency.commit
-            for dependency in dependencies.sources
-        },
+        "dependencies": {dependency.name: dependency.content for dependency in dependencies.sources},
         "toolchain": env.identity,
         "architectures": [str(architecture) for architecture in recipe.build.architectures],
         "cmake": {key: cmake_value(value) for key, value in recipe.build.cmake.items()},
