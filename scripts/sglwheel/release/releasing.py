@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from sglwheel import console, files, inspect, toolchain, wheelhouse
 from sglwheel import smoke as smoking
@@ -77,8 +78,7 @@ def release(
         )
         judge(inspection, layout)
     with stage("smoke", SmokeError):
-        smoke = smoking.run(finished.path, recipe, env, layout)
-        judge_smoke(smoke)
+        smoke = _smoked(finished, recipe, env, layout)
     with stage("publish", WheelhouseError):
         published = wheelhouse.publish(finished, inspection, smoke, layout, provenance=who)
         console.detail(f"{layout.relative(published.path)} ({published.status})")
@@ -143,16 +143,64 @@ def install_check(
     ).demand()
 
 
+def _smoked(
+    finished: FinishedWheel, recipe: Recipe, env: toolchain.BuildEnv, layout: Layout
+) -> smoking.SmokeReport:
+    """Smoke-test once for these bytes, this torch and these demands. Raises SmokeError."""
+    sha256 = files.sha256(finished.path)
+    key = {
+        "torch": env.torch.full_version,
+        "smoke": recipe.smoke.model_dump(mode="json"),
+        "options": recipe.model_dump(mode="json")["build"]["cmake"],
+        "operators": list(recipe.wheel.operators),
+        "gpu": Path("/dev/nvidiactl").exists(),
+        "test": smoking.version(),
+    }
+
+    def make() -> smoking.SmokeReport:
+        report = smoking.run(finished.path, recipe, env, layout)
+        judge_smoke(report)
+        return report
+
+    def read(data: dict[str, Any]) -> smoking.SmokeReport:
+        report = smoking.SmokeReport.from_json(data, log=layout.work / recipe.id / "smoke.log")
+        console.detail(f"{len(report.checks)} checks, done before for these bytes")
+        return report
+
+    return once(layout.work / recipe.id / "smoked" / f"{sha256}.json", key, read, make)
+
+
 def _install_checked(
     release: wheelhouse.Release, recipe: Recipe, env: toolchain.BuildEnv, layout: Layout
 ) -> wheelhouse.InstallReport:
     """Check once for these bytes, this line and this torch: a wheel that passed does not change."""
     record = layout.work / recipe.id / "install-checked" / f"{release.sha256}.json"
     key = {"line": release.install_line, "torch": env.torch.full_version}
-    if record.is_file():
+    return once(
+        record,
+        key,
+        wheelhouse.InstallReport.from_json,
+        lambda: install_check(release, recipe, env, layout),
+    )
+
+
+class _Report(Protocol):
+    def to_json(self) -> dict[str, Any]: ...
+
+
+_R = TypeVar("_R", bound=_Report)
+
+
+def once(
+    record: Path, key: Mapping[str, Any], read: Callable[[dict[str, Any]], _R], make: Callable[[], _R]
+) -> _R:
+    """The report that `record` keeps for the same key, or a new one; one that raises is not kept."""
+    try:
         known = json.loads(record.read_text())
         if known["key"] == key:
-            return wheelhouse.InstallReport.from_json(known["report"])
-    report = install_check(release, recipe, env, layout)
+            return read(known["report"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # none yet, torn, or of another form: a new one takes its place
+    report = make()
     files.write_atomic(record, json.dumps({"key": key, "report": report.to_json()}, indent=1))
     return report

@@ -5,6 +5,7 @@ driver.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import re
@@ -75,6 +76,12 @@ class SmokeReport:
         """A GPU took part and agreed."""
         return any(check.name == "gpu" and check.status == "passed" for check in self.checks)
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], *, log: Path) -> SmokeReport:
+        """Read back what `to_json` wrote. Raises KeyError or TypeError for another form."""
+        checks = tuple(Check(**check) for check in data["checks"])
+        return cls(data["wheel_sha256"], data["torch"], checks, data["seconds"], log)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": 1,
@@ -87,6 +94,12 @@ class SmokeReport:
                 {"name": check.name, "status": check.status, "detail": check.detail} for check in self.checks
             ],
         }
+
+
+def version() -> str:
+    """Identity of the tests themselves: a report of other tests says nothing about these."""
+    here = Path(__file__)
+    return hashlib.sha256(here.read_bytes() + here.with_name("smoke_child.py").read_bytes()).hexdigest()
 
 
 def run(wheel: Path, recipe: Recipe, env: Environment, layout: Layout) -> SmokeReport:
