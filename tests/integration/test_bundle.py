@@ -33,7 +33,8 @@ import sys
 from pathlib import Path
 import uv
 from packaging.version import Version
-from sglwheel import packages, pipeline, process, source, toolchain, torchpin
+from sglwheel.toolchain import packages, torchpin
+from sglwheel import pipeline, process, source, toolchain
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
 

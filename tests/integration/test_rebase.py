@@ -330,12 +330,13 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from patchworld import World
-from sglwheel import exporting, files, process, rebase, recipe, series
+from sglwheel.patching import exporting
+from sglwheel import files, process, rebase, recipe, series
 from sglwheel.errors import SglwheelError
 from sglwheel.files import Layout
-from sglwheel.lineage import Lineage
+from sglwheel.drift.lineage import Lineage
 from sglwheel.mirrors import Mirrors
-from sglwheel.predicates import Facts
+from sglwheel.series.predicates import Facts
 from packaging.version import Version
 
 root, upstream, fatal, log = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
