@@ -23,7 +23,7 @@ LAYERS: dict[str, int] = {
             "build storage locks rebase",
             "finish",
             "inspect smoke nodecheck",
-            "wheelhouse",
+            "wheelhouse nodedoctor",
             "release",
             "pipeline",
             "vendoring lockverb",

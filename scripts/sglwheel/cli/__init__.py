@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sglwheel import __version__, console
-from sglwheel.cli import inputs, series, upstream, wheelhouse, wheels
+from sglwheel.cli import doctor, inputs, series, upstream, wheelhouse, wheels
 from sglwheel.errors import Interrupted, SglwheelError, UsageError
 
 
@@ -18,7 +18,8 @@ def cli() -> None:
     """From a recipe to an installed, checked and explained sgl-kernel wheel."""
 
 
-for _command in (*wheels.VERBS, *series.VERBS, *upstream.VERBS, *inputs.VERBS, *wheelhouse.VERBS):
+_MODULES = (wheels, series, upstream, inputs, wheelhouse, doctor)
+for _command in (command for module in _MODULES for command in module.VERBS):
     cli.add_command(_command)
 
 

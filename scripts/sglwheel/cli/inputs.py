@@ -1,19 +1,15 @@
-"""What a build takes from elsewhere: torch, locks, stores, bundles, this host."""
+"""What a build takes from elsewhere: torch, locks, stores, bundles."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from sglwheel import console, recipe
 from sglwheel.cli.options import as_json
-from sglwheel.errors import DoctorError, UsageError
+from sglwheel.errors import UsageError
 from sglwheel.files import Layout
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()
@@ -164,29 +160,4 @@ def store_gc(dry_run: bool, days: float, as_json: bool) -> None:
     console.emit(f"{size} {'would be' if dry_run else 'are'} free")
 
 
-@click.command()
-@click.option("--recipe", "name", metavar="ID", help="only what this recipe needs")
-@as_json
-def doctor(name: str | None, as_json: bool) -> None:
-    """Say everything that this host lacks for building, at once."""
-    from sglwheel.toolchain import preflight
-
-    layout = Layout.find()
-    found = {
-        one: preflight.check(recipe.load(layout, one), layout)
-        for one in ([name] if name else recipe.names(layout))
-    }
-    if as_json:
-        console.emit_json({one: [vars(problem) for problem in problems] for one, problems in found.items()})
-    for one, problems in found.items():
-        if problems:
-            raise DoctorError(
-                f"this host cannot build {one} yet: {len(problems)} things are missing",
-                where={problem.subject: f"{problem.detail}\n→ {problem.remedy}" for problem in problems},
-                next=f"sglwheel doctor --recipe {one}",
-            )
-    if not as_json:
-        console.emit(f"this host can build {', '.join(found)}")
-
-
-VERBS = (lock, pin, torch, vendor, store, doctor)
+VERBS = (lock, pin, torch, vendor, store)

@@ -1,0 +1,104 @@
+"""What a host lacks: for building, or for running what was built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sglwheel import console, recipe
+from sglwheel.cli.options import as_json
+from sglwheel.errors import DoctorError, UsageError
+from sglwheel.files import Layout
+
+
+@click.command()
+@click.option(
+    "--role",
+    type=click.Choice(["build", "node"]),
+    default="build",
+    show_default=True,
+    help="what this host is to do: build wheels, or run SGLang on one",
+)
+@click.option("--recipe", "name", metavar="ID", help="build: only what this recipe needs")
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path),
+    metavar="VENV|PYTHON",
+    help="node: the environment that SGLang runs in (the python3 on PATH if not given)",
+)
+@click.option(
+    "--wheel",
+    type=click.Path(path_type=Path),
+    help="node: judge this wheel instead of the kernels that are installed",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    metavar="DIRECTORY",
+    help="node: a model's directory, for what its configuration switches on silently",
+)
+@as_json
+def doctor(
+    role: str,
+    name: str | None,
+    python: Path | None,
+    wheel: Path | None,
+    checkpoint: Path | None,
+    as_json: bool,
+) -> None:
+    """Say everything that this host lacks for building, or for running SGLang, at once."""
+    nodes = {"--python": python, "--wheel": wheel, "--checkpoint": checkpoint}
+    if role == "node":
+        if name is not None:
+            raise UsageError("--recipe is for --role build", next="name the wheel: --wheel wheelhouse/….whl")
+        _node(python, wheel, checkpoint, as_json)
+        return
+    stray = [option for option, value in nodes.items() if value is not None]
+    if stray:
+        raise UsageError(f"{', '.join(stray)}: only with --role node")
+    _build(name, as_json)
+
+
+def _build(name: str | None, as_json: bool) -> None:
+    from sglwheel.toolchain import preflight
+
+    layout = Layout.find()
+    found = {
+        one: preflight.check(recipe.load(layout, one), layout)
+        for one in ([name] if name else recipe.names(layout))
+    }
+    if as_json:
+        console.emit_json({one: [vars(problem) for problem in problems] for one, problems in found.items()})
+    for one, problems in found.items():
+        if problems:
+            raise DoctorError(
+                f"this host cannot build {one} yet: {len(problems)} things are missing",
+                where={problem.subject: f"{problem.detail}\n→ {problem.remedy}" for problem in problems},
+                next=f"sglwheel doctor --recipe {one}",
+            )
+    if not as_json:
+        console.emit(f"this host can build {', '.join(found)}")
+
+
+def _node(python: Path | None, wheel: Path | None, checkpoint: Path | None, as_json: bool) -> None:
+    from sglwheel import nodedoctor
+
+    found = nodedoctor.examine(python, wheel=wheel, checkpoint=checkpoint)
+    if as_json:
+        console.emit_json(found.to_json())
+    else:
+        for line in found.render():
+            console.emit(line)
+    failed = [finding for finding in found.findings if finding.status == "failed"]
+    if failed:
+        raise DoctorError(
+            f"SGLang will not run well on this node: {len(failed)} things are wrong",
+            where={
+                finding.check: finding.detail + (f"\n→ {finding.remedy}" if finding.remedy else "")
+                for finding in failed
+            },
+        )
+
+
+VERBS = (doctor,)
