@@ -187,6 +187,27 @@ def test_a_rebase_through_everything(job: Rebase) -> None:
     assert [problem.where for problem in problems] == ["patches/s/series:1"]
 
 
+def test_what_a_status_calls_pointless_is_dropped_and_not_fought_over(job: Rebase) -> None:
+    commit = job.world.git("log", "--format=%H", "--grep=fight", "main").strip()
+    path = job.world.folder / "fought.patch"
+    status = f"Upstream-Status: Inappropriate upstream has its own since {commit}"
+    path.write_text(path.read_text().replace("Upstream-Status: Pending", status))
+    report = job.start("main")
+    fought = next(done for done in report.done if done.name == "fought")
+    assert (fought.action, fought.why) == ("dropped", f"upstream has its own since {commit}")
+
+
+def test_a_proof_about_a_file_that_no_patch_touches_moves_along(job: Rebase) -> None:
+    proof = f"Upstream-Status: Pending\nProves: file {DIRECTORY}/proof.txt lacks nothing"
+    path = job.world.folder / "clean.patch"
+    path.write_text(path.read_text().replace("Upstream-Status: Pending\nProves: configures", proof))
+    with pytest.raises(PatchError):
+        job.start("main")
+    with pytest.raises(PatchError, match="prove nothing") as caught:
+        job.proceed({"fought": "tested elsewhere"})
+    assert "file aot/kernel/proof.txt lacks nothing" in caught.value.where["clean"]
+
+
 def test_skip_needs_a_reason_and_is_reported(job: Rebase) -> None:
     with pytest.raises(PatchError, match="conflicts"):
         job.start("main")

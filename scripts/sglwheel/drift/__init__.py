@@ -193,8 +193,8 @@ def _skipped(verdict: Verdict) -> Outcome:
 def _settle(
     patch: Patch, steps: Sequence[Step], outcomes: list[dict[str, Outcome]], ancestry: Ancestry
 ) -> None:
-    """Tell a merged patch from a conflict: upstream goes on changing what it merged."""
-    backport = patch.upstream_status.argument if patch.upstream_status.word == "Backport" else None
+    """Tell a merged or pointless patch from a conflict: upstream goes on changing what it merged."""
+    status = patch.upstream_status
     merged: Commit | None = None
     for at, step in enumerate(steps):
         outcome = outcomes[at][patch.name]
@@ -207,9 +207,12 @@ def _settle(
             if merged is not None:
                 detail = f"merged with {merged.id.short}, and changed since"
                 outcomes[at][patch.name] = Outcome("already-upstream", detail)
-            elif backport is not None and ancestry.contains(backport, at):
-                detail = f"upstream has {backport[:9]}, of which it is a backport"
-                outcomes[at][patch.name] = Outcome("already-upstream", detail)
+            elif status.commit is not None and ancestry.contains(status.commit, at):
+                backport = status.word == "Backport"
+                detail = f"upstream has {status.commit[:9]}, of which it is a backport"
+                outcomes[at][patch.name] = (
+                    Outcome("already-upstream", detail) if backport else Outcome("obsolete", status.argument)
+                )
 
 
 def _changes(

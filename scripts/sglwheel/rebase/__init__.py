@@ -131,7 +131,7 @@ def _begin(
         recipe_sha256=landing.digest(landing.recipe_path(layout, recipe.id).read_bytes()),
         series_digest=stack.digest,
         head=target,
-        paths={file: path for file, path in end.paths.items() if file != path},
+        paths=_moves(stack, end.paths, source.directory, end.directory),
         drops=_drops(lineage.git, plan, stack, facts),
         broke=_broke(plan),
         notices=[f"{item.commit.id.short} {item.notice.what}" for item in plan.notices],
@@ -140,12 +140,21 @@ def _begin(
     return state
 
 
+def _moves(stack: Series, paths: Mapping[str, str], before: str, after: str) -> dict[str, str]:
+    """Where files are now: those that patches touch, and those that only their proofs name."""
+    proven = {proof.path for patch in stack.patches for proof in patch.proves if proof.path}
+    moved = {path: after + path.removeprefix(before) for path in proven if path.startswith(f"{before}/")}
+    return {old: new for old, new in {**moved, **paths}.items() if old != new}
+
+
 def _drops(git: Git, plan: Drift, stack: Series, facts: Facts) -> dict[str, str]:
     """Patches that the new commit has no use for, whatever the toolchain, and what says so."""
+    reasons = {patch.name: patch.upstream_status.argument for patch in stack.patches}
     found = {
         name: outcome.detail
         for name, outcome in plan.outcomes[-1].items()
         if outcome.state == "already-upstream"
+        or (outcome.state == "obsolete" and outcome.detail == reasons[name])
     }
     ancestry = drift.Ancestry(git, plan.history)
     there = replace(facts, contains=partial(ancestry.contains, at=len(plan.history.steps) - 1))

@@ -63,6 +63,12 @@ class Status:
     def __str__(self) -> str:
         return f"{self.word} {self.argument}".rstrip()
 
+    @property
+    def commit(self) -> str | None:
+        """The upstream commit from which on the patch has no use: what it backports, or what the reason names."""
+        found = re.search(r"\b[0-9a-f]{40}\b", self.argument)
+        return found[0] if found and self.word in ("Backport", "Inappropriate") else None
+
 
 @dataclass(frozen=True)
 class Proof:
