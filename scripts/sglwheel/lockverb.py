@@ -13,13 +13,38 @@ from sglwheel.locks.locking import Change
 from sglwheel.patching import PatchedTree
 
 
-def write(layout: Layout, name: str, *, upgrade: bool = False) -> tuple[Change, ...]:
+def write(
+    layout: Layout, name: str, *, overrides: Mapping[str, str] | None = None, upgrade: bool = False
+) -> tuple[Change, ...]:
     """Write a recipe's locks. Raises the error of the first stage that cannot be had."""
     context = pipeline.Context.load(layout, name)
     with console.step(f"lock {name}"):
         return locking.write(
-            context.recipe, context.checkout, context.patch(), layout, context.mirrors, upgrade=upgrade
+            context.recipe,
+            context.checkout,
+            context.patch(),
+            layout,
+            context.mirrors,
+            override=overrides,
+            upgrade=upgrade,
         )
+
+
+def renew(layout: Layout, name: str, overrides: Mapping[str, str]) -> list[str]:
+    """Write the locks after a rebase; lines for its report, also where something cannot be had now.
+
+    The rebase is done then: its locks are one command away.
+    """
+    try:
+        return ["", *locking.render(write(layout, name, overrides=overrides))]
+    except SglwheelError as error:
+        where = [f"  {key}: {text}" for key, text in error.where.items()]
+        return [
+            "",
+            f"The locks are still those of before: {error.what}",
+            *where,
+            f"next: sglwheel lock {name}",
+        ]
 
 
 def check(layout: Layout, names: Sequence[str], *, online: bool = True) -> dict[str, tuple[Finding, ...]]:

@@ -191,6 +191,10 @@ class Wheel(_Table):
     """What the finished wheel must look like."""
 
     operators: Array[Operator] = ()
+    absent_operators: Array[Operator] = Field(
+        (),
+        description="what this pin no longer has: a wheel that registers one was built from something else",
+    )
     build: int = Field(
         ge=1, le=99_999_999, description="raised by a person when the recipe or series changes"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from patchworld import CMAKE, DIRECTORY, World, simple, with_line
-from sglwheel import files, rebase, recipe
+from sglwheel import files, lockverb, rebase, recipe
 from sglwheel.drift.lineage import Lineage
 from sglwheel.errors import PatchError, UsageError
 from sglwheel.mirrors import Mirrors
@@ -195,6 +195,24 @@ def test_what_a_status_calls_pointless_is_dropped_and_not_fought_over(job: Rebas
     report = job.start("main")
     fought = next(done for done in report.done if done.name == "fought")
     assert (fought.action, fought.why) == ("dropped", f"upstream has its own since {commit}")
+
+
+def test_what_applies_although_upstream_has_it_is_asked_about(job: Rebase) -> None:
+    commit = job.world.git("log", "--format=%H", "--grep=lose", "main").strip()
+    path = job.world.folder / "clean.patch"
+    path.write_text(
+        path.read_text().replace("Upstream-Status: Pending", f"Upstream-Status: Backport {commit}")
+    )
+    with pytest.raises(PatchError):
+        job.start("main")
+    report = job.proceed({"fought": "tested elsewhere"})
+    assert f"- {commit[:9]}, which clean names: it still applies, is it still needed?" in report.lines
+
+
+def test_locks_that_cannot_be_had_are_one_command_away(job: Rebase) -> None:
+    lines = lockverb.renew(job.layout, "r", {})
+    assert lines[1].startswith("The locks are still those of before: ")
+    assert lines[-1] == "next: sglwheel lock r"
 
 
 def test_a_proof_about_a_file_that_no_patch_touches_moves_along(job: Rebase) -> None:

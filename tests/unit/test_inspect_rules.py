@@ -197,6 +197,13 @@ BROKEN: list[tuple[str, str, World | tuple[World, Write], str]] = [
 ]
 
 
+def test_an_operator_that_should_be_gone_is_named_with_its_library(tmp_path: Path) -> None:
+    expect = replace(EXPECT, operators=(), absent_operators=("sample_kernel::rmsnorm",))
+    (finding,) = inspected(GOOD, tmp_path, expect=expect).findings
+    assert (finding.rule, finding.severity, finding.file) == ("operators", "error", LIBRARY)
+    assert "sample_kernel::rmsnorm, which the recipe calls absent" in finding.detail
+
+
 def breaches(found: Inspection) -> set[str]:
     return {finding.rule for finding in found.findings if finding.severity != "info"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sglwheel import console, recipe
-from sglwheel.cli.options import as_json
+from sglwheel.cli.options import as_json, override_option, parse_overrides
 from sglwheel.errors import UsageError
 from sglwheel.files import Layout
 
@@ -17,8 +17,16 @@ from sglwheel.files import Layout
 @click.option("--check", "only_check", is_flag=True, help="compare with stores, remotes and registries")
 @click.option("--upgrade", is_flag=True, help="resolve anew what the recipe does not pin itself")
 @click.option("--offline", is_flag=True, help="with --check: compare with what is stored, ask nobody")
+@override_option
 @as_json
-def lock(names: tuple[str, ...], only_check: bool, upgrade: bool, offline: bool, as_json: bool) -> None:
+def lock(
+    names: tuple[str, ...],
+    only_check: bool,
+    upgrade: bool,
+    offline: bool,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Write the locks of recipes (all if none is named) and say what changed, or check them."""
     from sglwheel import lockverb
 
@@ -34,7 +42,8 @@ def lock(names: tuple[str, ...], only_check: bool, upgrade: bool, offline: bool,
         if not as_json:
             console.emit(f"the locks of {', '.join(wanted)} and all that they speak of agree")
         return
-    changed = {name: lockverb.write(layout, name, upgrade=upgrade) for name in wanted}
+    replaced = parse_overrides(overrides)
+    changed = {name: lockverb.write(layout, name, overrides=replaced, upgrade=upgrade) for name in wanted}
     if as_json:
         console.emit_json({name: [vars(one) for one in changes] for name, changes in changed.items()})
     else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from sglwheel.errors import UsageError
+
 as_json = click.option("--json", "as_json", is_flag=True, help="the same facts for scripts, on stdout")
 torch_option = click.option("--torch", metavar="VERSION", help="another torch; recipes/ is not changed")
 override_option = click.option(
@@ -13,3 +15,19 @@ override_option = click.option(
     metavar="NAME=PATH|REV|PATH@REV",
     help="take one fetched source from elsewhere; the release is marked",
 )
+
+
+def parse_overrides(texts: tuple[str, ...]) -> dict[str, str]:
+    """What `--override` says, by name. Raises UsageError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise UsageError(
+                f"--override {text!r} is not NAME=PATH, NAME=REV or NAME=PATH@REV",
+                next="sglwheel build --help",
+            )
+        if name.lower() in {known.lower() for known in found}:
+            raise UsageError(f"--override names {name} twice")
+        found[name] = value
+    return found

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sglwheel import console, files
-from sglwheel.cli.options import as_json
+from sglwheel.cli.options import as_json, override_option, parse_overrides
 from sglwheel.errors import UsageError
 from sglwheel.files import Layout
 
@@ -73,6 +73,7 @@ def drift(
 @click.option("--skip", metavar="PATCH", help="leave one patch behind; say why")
 @click.option("--why", metavar="TEXT", help="the reason for --skip, kept in the report")
 @click.option("--series", "new_series", metavar="NAME", help="name of the new series (upstream's version)")
+@override_option
 @as_json
 def rebase(
     name: str,
@@ -82,13 +83,14 @@ def rebase(
     skip: str | None,
     why: str | None,
     new_series: str | None,
+    overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Carry the series and the pin of recipe NAME to another upstream commit.
+    """Carry the series, the pin and the locks of recipe NAME to another upstream commit.
 
     Stops at a conflict with the workspace ready, and goes on with --continue, also after a reboot.
     """
-    from sglwheel import pipeline
+    from sglwheel import lockverb, pipeline
     from sglwheel import rebase as rebasing
     from sglwheel.drift.lineage import Lineage
 
@@ -98,6 +100,7 @@ def rebase(
         raise UsageError(
             "give one of --to, --continue, --skip, --abort", next=f"sglwheel rebase {name} --help"
         )
+    replaced = parse_overrides(overrides)
     context = pipeline.Context.load(Layout.find(), name)
     if abort:
         rebasing.give_up(context.layout, context.recipe)
@@ -117,6 +120,7 @@ def rebase(
         )
     else:
         report = rebasing.proceed(context.layout, context.recipe, lineage, skips=skips)
+    locks = lockverb.renew(context.layout, name, replaced)
     if as_json:
         console.emit_json(
             {
@@ -124,10 +128,11 @@ def rebase(
                 "from": report.old,
                 "to": report.new,
                 "done": [vars(one) for one in report.done],
+                "locks": locks[1:],
             }
         )
         return
-    for line in report.lines:
+    for line in (*report.lines, *locks):
         console.emit(line)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from sglwheel import console, recipe
-from sglwheel.cli.options import as_json, override_option, torch_option
+from sglwheel.cli.options import as_json, override_option, parse_overrides, torch_option
 from sglwheel.errors import InspectionError, UsageError
 from sglwheel.files import Layout
 
@@ -66,7 +66,7 @@ def build(
     from sglwheel import pipeline
 
     options = pipeline.Options(
-        torch, _overrides(overrides), jobs, all_patches, torch_from, provider, until, offline, bundle
+        torch, parse_overrides(overrides), jobs, all_patches, torch_from, provider, until, offline, bundle
     )
     _emit_done(pipeline.run(Layout.find(), name, options), as_json)
 
@@ -160,21 +160,6 @@ def install_check(release: str, name: str, torch: str | None, as_json: bool) -> 
     else:
         for check in report.checks:
             console.emit(f"{check.status:<8} {check.name}" + (f": {check.detail}" if check.detail else ""))
-
-
-def _overrides(texts: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name or not value:
-            raise UsageError(
-                f"--override {text!r} is not NAME=PATH, NAME=REV or NAME=PATH@REV",
-                next="sglwheel build --help",
-            )
-        if name.lower() in {known.lower() for known in found}:
-            raise UsageError(f"--override names {name} twice")
-        found[name] = value
-    return found
 
 
 def wheel_path(text: str) -> Path:

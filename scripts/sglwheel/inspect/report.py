@@ -42,6 +42,7 @@ class Expectation:
     sass: frozenset[str] = frozenset()
     ptx: frozenset[str] = frozenset()
     operators: tuple[str, ...] = ()
+    absent_operators: tuple[str, ...] = ()
     max_size_mib: int | None = None
     distribution: str | None = None
     version: Version | None = None
@@ -58,6 +59,7 @@ class Expectation:
             sass=frozenset(arch.sm for arch in architectures),
             ptx=frozenset(arch.compute for arch in architectures if arch.ptx),
             operators=recipe.wheel.operators,
+            absent_operators=recipe.wheel.absent_operators,
             max_size_mib=recipe.wheel.max_size_mib,
             distribution=distribution,
             version=version,

@@ -68,7 +68,7 @@ def loads(subject: Subject) -> Iterator[Finding]:
 
 
 def operators(subject: Subject) -> Iterator[Finding]:
-    """The libraries register every operator that the recipe names."""
+    """The libraries register every operator that the recipe names, and none that it calls absent."""
     found = {name for library in subject.libraries for name in subject.operators_of(library)}
     # A library whose package never calls torch.ops leaves the namespace open.
     bare = {name.split("::")[1] for name in found if name.startswith("?::")}
@@ -80,4 +80,13 @@ def operators(subject: Subject) -> Iterator[Finding]:
                 None,
                 f"no library registers {name}",
                 "the option that compiles it is off, or this pin no longer has it",
+            )
+    for library in subject.libraries:
+        for name in sorted({*subject.expect.absent_operators}.intersection(subject.operators_of(library))):
+            yield Finding(
+                "operators",
+                "error",
+                library.path,
+                f"registers {name}, which the recipe calls absent",
+                "built from another pin, or wheel.absent-operators is out of date",
             )

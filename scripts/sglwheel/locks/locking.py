@@ -40,17 +40,22 @@ def write(
     layout: Layout,
     mirrors: Mirrors,
     *,
+    override: Mapping[str, str] | None = None,
     upgrade: bool = False,
 ) -> tuple[Change, ...]:
     """Have every input of a recipe in its locks; with `upgrade` all but the recipe's own pins are found anew.
 
+    A source in `override` is not asked for, and keeps its pin as long as the build still wants that.
     Raises SourceError or ToolchainError; what could not be resolved leaves its lock as it was.
     """
     before = snapshot(layout, recipe.id)
-    found = source.dependencies(patched, recipe, layout, mirrors, relock=upgrade, refit=True)
+    found = source.dependencies(patched, recipe, layout, mirrors, override, relock=upgrade, refit=True)
     # What the build no longer fetches needs no lock.
     known = sourcelock.load(layout, recipe.id)
-    sourcelock.save(layout, recipe.id, [known.get(item.name, item.pin) for item in found.sources])
+    pins = [known.get(item.name, None if item.via == "override" else item.pin) for item in found.sources]
+    wanted = {(item.name, item.kind, item.url, item.requested) for item in found.sources}
+    fitting = [pin for pin in pins if pin and (pin.name, pin.kind, pin.url, pin.requested) in wanted]
+    sourcelock.save(layout, recipe.id, fitting)
     upstream = {"url": recipe.source.git, "commit": str(checkout.commit), "tree": checkout.tree}
     sourcelock.save_upstream(layout, recipe.id, upstream)
     write_packages(recipe, layout, mirrors, upgrade=upgrade)

@@ -27,6 +27,8 @@ from sglwheel.series import Series
 from sglwheel.series.predicates import Facts
 from sglwheel.types import CommitId
 
+_APPLIES = ("applied", "applied-3way")
+
 
 def start(
     layout: Layout,
@@ -134,7 +136,10 @@ def _begin(
         paths=_moves(stack, end.paths, source.directory, end.directory),
         drops=_drops(lineage.git, plan, stack, facts),
         broke=_broke(plan),
-        notices=[f"{item.commit.id.short} {item.notice.what}" for item in plan.notices],
+        notices=[
+            *(f"{item.commit.id.short} {item.notice.what}" for item in plan.notices),
+            *_half_merged(plan, stack),
+        ],
     )
     rebasestate.save(layout, state)
     return state
@@ -164,6 +169,18 @@ def _drops(git: Git, plan: Drift, stack: Series, facts: Facts) -> dict[str, str]
             if not verdict.needed:
                 found[patch.name] = verdict.because
     return found
+
+
+def _half_merged(plan: Drift, stack: Series) -> list[str]:
+    """What a person should look at: patches that apply although upstream has what they name."""
+    line = set(plan.history.line)
+    working = [patch for patch in stack.patches if plan.outcomes[-1][patch.name].state in _APPLIES]
+    named = [(patch.name, patch.upstream_status.commit) for patch in working]
+    return [
+        f"{commit[:9]}, which {name} names: it still applies, is it still needed?"
+        for name, commit in named
+        if commit in line and commit is not None
+    ]
 
 
 def _broke(plan: Drift) -> dict[str, str]:

@@ -152,7 +152,7 @@ def _smoked(
         "torch": env.torch.full_version,
         "smoke": recipe.smoke.model_dump(mode="json"),
         "options": recipe.model_dump(mode="json")["build"]["cmake"],
-        "operators": list(recipe.wheel.operators),
+        "operators": [*recipe.wheel.operators, *(f"no {name}" for name in recipe.wheel.absent_operators)],
         "gpu": Path("/dev/nvidiactl").exists(),
         "test": smoking.version(),
     }

@@ -65,7 +65,7 @@ class Status:
 
     @property
     def commit(self) -> str | None:
-        """The upstream commit from which on the patch has no use: what it backports, or what the reason names."""
+        """The upstream commit from which on the patch has no use: what it backports, or its reason names."""
         found = re.search(r"\b[0-9a-f]{40}\b", self.argument)
         return found[0] if found and self.word in ("Backport", "Inappropriate") else None
 

@@ -320,6 +320,11 @@ def _operators(data: Mapping[str, Any], detail: str, facts: Inspection, recipe: 
     short = {name.split("::")[1].split(".")[0] for name in registered}
     mapped = {os.path.realpath(path) for path in data["mapped"]}
     problems = [f"{name} is not registered" for name in recipe.wheel.operators if name not in registered]
+    problems += [
+        f"{name} is registered, and should be absent"
+        for name in recipe.wheel.absent_operators
+        if name in registered
+    ]
     static = 0
     for library in facts.libraries:
         if os.path.realpath(site / library.path) not in mapped:
