@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from sglwheel import (
-    __version__,
-    build,
     bundle,
     console,
     files,
-    finish,
+    kinds,
     patching,
     recipe,
     sample,
     series,
     source,
-    toolchain,
     wheelhouse,
 )
 from sglwheel.bundle import Bundle
-from sglwheel.errors import BuildError, PatchError, SourceError, ToolchainError, WheelhouseError
+from sglwheel.errors import PatchError, SourceError, ToolchainError, WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.locks import torchchoice
 from sglwheel.mirrors import Mirrors
@@ -38,6 +32,7 @@ from sglwheel.recipe import Recipe
 from sglwheel.release import handover, releasing
 from sglwheel.release.releasing import stage
 from sglwheel.series.predicates import Facts
+from sglwheel.smoke import Environment
 from sglwheel.toolchain import borrowed, torchpin
 from sglwheel.toolchain.borrowed import Borrowed
 
@@ -113,6 +108,18 @@ class Context:
         return self.recipe.source.git.startswith(_SAMPLE)
 
     @cached_property
+    def kind(self) -> kinds.Kind:
+        """What this kind of recipe does in its own way."""
+        return kinds.of(
+            self.recipe,
+            self.layout,
+            self.mirrors,
+            lent=self.lent,
+            overrides=self.options.overrides,
+            jobs=self.options.jobs,
+        )
+
+    @cached_property
     def checkout(self) -> source.Checkout:
         return source.checkout(self.recipe, self.layout, self.mirrors)
 
@@ -122,7 +129,7 @@ class Context:
 
     @cached_property
     def facts(self) -> Facts:
-        versions = toolchain.resolve(self.recipe, torchpin.pin(self.recipe), self.lent)
+        versions = self.kind.versions
         return Facts.of(
             self.recipe,
             cmake=versions.cmake,
@@ -143,51 +150,9 @@ class Context:
             self.checkout, self.series, self.facts, self.layout, self.recipe, all=self.options.all_patches
         )
 
-    def prepare(self) -> toolchain.BuildEnv:
+    def prepare(self) -> Environment:
         """Make the build environment. Raises ToolchainError."""
-        return toolchain.prepare(self.recipe, torchpin.pin(self.recipe), self.layout, self.mirrors, self.lent)
-
-
-@dataclass(frozen=True)
-class Made:
-    """A finished wheel, and what it was made of."""
-
-    checkout: source.Checkout
-    patched: patching.PatchedTree
-    env: toolchain.BuildEnv
-    dependencies: source.Dependencies
-    built: build.BuiltWheel
-    finished: finish.FinishedWheel
-
-    @property
-    def bytes_fetched(self) -> int:
-        return self.checkout.bytes_fetched + self.dependencies.bytes_fetched
-
-    def facts(self) -> dict[str, Any]:
-        """For scripts."""
-        return {
-            "fingerprint": self.built.fingerprint,
-            "patches": [vars(state) for state in self.patched.patches],
-            "build": {**self.costs(), "steps": self.built.steps, "reused": self.built.reused},
-            "bytes_fetched": self.bytes_fetched,
-        }
-
-    def costs(self) -> dict[str, Any]:
-        return {
-            "cpu_seconds": round(self.built.cpu_seconds, 1),
-            "seconds": round(self.built.seconds, 1),
-            "peak_bytes": self.built.peak_bytes,
-        }
-
-    def who(self) -> dict[str, Any]:
-        """What may differ between two builds of the same bytes."""
-        return {
-            "tool": f"sglwheel {__version__}",
-            "built": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": {"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count()},
-            **self.costs(),
-            "bytes_fetched": self.bytes_fetched,
-        }
+        return self.kind.prepare()
 
 
 def run(layout: Layout, name: str, options: Options) -> Done:
@@ -219,8 +184,7 @@ def publish(layout: Layout, wheel: Path, name: str, options: Options) -> Done:
         finished = handover.read(wheel, context.recipe)
         for mark in finished.marked:
             console.warn(mark)
-    title = f"toolchain: torch {context.recipe.torch.version}, CUDA {context.recipe.build.cuda_toolkit}"
-    with stage(title, ToolchainError):
+    with stage(context.kind.title, ToolchainError):
         env = context.prepare()
     released = releasing.release(finished, context.recipe, env, layout, handover.notes(wheel))
     return Done(
@@ -228,47 +192,26 @@ def publish(layout: Layout, wheel: Path, name: str, options: Options) -> Done:
     )
 
 
-def make(context: Context) -> Made:
+def make(context: Context) -> kinds.Made:
     """Fetch, patch, build and finish. Raises the failing stage's error."""
-    layout, options, target = context.layout, context.options, context.recipe
+    target = context.recipe
     # The series is read first: a malformed patch should not cost a download.
     with stage(f"series {target.source.series}", PatchError):
         console.detail(f"{len(context.series.patches)} patches")
     with stage(f"source {target.source.git} at {target.source.commit}", SourceError):
         checkout = context.checkout
-        _say_fetched(checkout.bytes_fetched)
+        kinds.say_fetched(checkout.bytes_fetched)
     with stage("patch", PatchError):
         patched = context.patch()
         for line in describe_patches(patched.patches):
             console.detail(line)
-    with stage(f"toolchain: torch {target.torch.version}, CUDA {target.build.cuda_toolkit}", ToolchainError):
-        env = context.prepare()
-        console.detail(f"torch {env.torch.full_version}, nvcc {env.nvcc_version}, {env.cxx}")
-    with stage("dependencies", SourceError):
-        dependencies = source.dependencies(patched, target, layout, context.mirrors, options.overrides)
-        _say_fetched(dependencies.bytes_fetched)
-    with stage("build", BuildError):
-        built = build.build(target, patched, dependencies, env, layout, date=checkout.date, jobs=options.jobs)
-        console.detail(
-            f"{layout.relative(built.tree)}: nothing to do"
-            if built.reused
-            else f"{built.steps} steps, {console.format_seconds(built.cpu_seconds)} of CPU, "
-            f"at most {console.format_bytes(built.peak_bytes)} at once"
-        )
-    with stage("finish", BuildError):
-        finished = finish.finish(built, target, patched, dependencies, env, checkout, layout)
-        console.detail(finished.path.name)
-    return Made(checkout, patched, env, dependencies, built, finished)
+    return context.kind.make(checkout, patched)
 
 
 def describe_patches(states: Sequence[patching.PatchState]) -> list[str]:
     """One aligned line per patch: name, state, why."""
     width = max((len(state.name) for state in states), default=0)
     return [f"{state.name:<{width}}  {state.state:<16} {state.because}".rstrip() for state in states]
-
-
-def _say_fetched(count: int) -> None:
-    console.detail(f"{console.format_bytes(count)} fetched" if count else "nothing to fetch")
 
 
 def _without_network(layout: Layout, mirrors: Mirrors, options: Options) -> Mirrors:

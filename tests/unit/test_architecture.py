@@ -25,6 +25,7 @@ LAYERS: dict[str, int] = {
             "inspect smoke nodecheck",
             "wheelhouse nodedoctor",
             "release",
+            "kinds",
             "pipeline",
             "vendoring lockverb",
             "cli",

@@ -68,7 +68,7 @@ def build(
     tree = BuildTree(layout.work / recipe.id / f"build-{digest[:12]}")
     log = layout.work / recipe.id / "logs" / f"{tree.path.name}.log"
     epoch = int(date.timestamp())
-    packing = fingerprint.digest({"exclude": list(recipe.wheel.exclude), "epoch": epoch})
+    packing = fingerprint.digest({"exclude": list(recipe.excluded), "epoch": epoch})
     with files.locked(tree.lock, failure=BuildError, what=f"build tree {layout.relative(tree.path)}"):
         result = tree.finished(packing)
         reused = result is not None

@@ -27,7 +27,7 @@ def inputs(recipe: Recipe, patched: PatchedTree, dependencies: Dependencies, env
         "dependencies": {dependency.name: dependency.content for dependency in dependencies.sources},
         "toolchain": env.identity,
         "architectures": [str(architecture) for architecture in recipe.build.architectures],
-        "cmake": {key: cmake_value(value) for key, value in recipe.build.cmake.items()},
+        "cmake": {key: cmake_value(value) for key, value in recipe.options.items()},
         "environment": dict(recipe.build.environment),
     }
 

@@ -35,7 +35,7 @@ class Invocation:
         settings = {
             "build-dir": str(self.tree.cmake),
             "build.verbose": "false",
-            "wheel.exclude": ";".join(self.recipe.wheel.exclude),
+            "wheel.exclude": ";".join(self.recipe.excluded),
             **{f"cmake.define.{key}": value for key, value in definitions.items()},
         }
         project = self.tree.source / self.recipe.source.directory
@@ -55,7 +55,7 @@ class Invocation:
     def definitions(self, fetched: Mapping[str, Path]) -> dict[str, str]:
         """CMake's cache entries: the recipe's options, and what the tool decides."""
         launcher = f"{self.env.python};-I;-S;{self.tree.launcher}"
-        values = {key: fingerprint.cmake_value(value) for key, value in self.recipe.build.cmake.items()}
+        values = {key: fingerprint.cmake_value(value) for key, value in self.recipe.options.items()}
         values |= {
             "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
             "CMAKE_C_COMPILER_LAUNCHER": launcher,

@@ -81,9 +81,9 @@ def describe(
         },
         "flags": {
             "architectures": [str(architecture) for architecture in recipe.build.architectures],
-            "cmake": {key: cmake_value(value) for key, value in sorted(recipe.build.cmake.items())},
+            "cmake": {key: cmake_value(value) for key, value in sorted(recipe.options.items())},
             "environment": dict(sorted(recipe.build.environment.items())),
-            "exclude": list(recipe.wheel.exclude),
+            "exclude": list(recipe.excluded),
         },
     }
 

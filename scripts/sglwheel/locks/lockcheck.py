@@ -171,7 +171,7 @@ class LockCheck:
         pin = torchpin.pin(self.recipe)
         locks = Pylocks(self.recipe, pin, self.layout, self.mirrors, own=True)
         environment: Lock | None = None
-        for path in locks.paths if self.recipe.build.provider == "pypi" else locks.paths[:1]:
+        for path in locks.paths if self.recipe.build.assembles_toolkit else locks.paths[:1]:
             name = self.layout.relative(path)
             try:
                 found = packages.read(path)

@@ -71,7 +71,7 @@ def write_packages(
     environment = locks.environment()
     torchpin.foresee(environment.version("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"), pin)
     found = [environment]
-    if recipe.build.provider == "pypi":
+    if recipe.build.assembles_toolkit:
         found.append(locks.toolkit(environment))
     paths = [path for path in locks.paths if path.is_file()]
     sourcelock.save_files(layout, recipe.id, paths)

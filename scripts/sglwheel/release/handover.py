@@ -79,7 +79,7 @@ def read(wheel: Path, recipe: Recipe) -> FinishedWheel:
 def _comparisons(found: WheelFile, recipe: Recipe) -> list[tuple[str, str, str]]:
     origin = found.provenance
     # Also of wheels of another publisher's recipe: what counts is what it was built from.
-    options = {key: cmake_value(value) for key, value in recipe.build.cmake.items()}
+    options = {key: cmake_value(value) for key, value in recipe.options.items()}
     architectures = [str(architecture) for architecture in recipe.build.architectures]
     version = finish.local_version(found.version.public, recipe, recipe.torch.version)
     return [

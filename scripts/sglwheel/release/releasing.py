@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from sglwheel import console, files, inspect, toolchain, wheelhouse
+from sglwheel import console, files, inspect, wheelhouse
 from sglwheel import smoke as smoking
 from sglwheel.errors import InspectionError, SglwheelError, SmokeError, WheelhouseError
 from sglwheel.files import Layout
@@ -62,7 +62,7 @@ class Released:
 def release(
     finished: FinishedWheel,
     recipe: Recipe,
-    env: toolchain.BuildEnv,
+    env: smoking.Environment,
     layout: Layout,
     who: Mapping[str, Any],
 ) -> Released:
@@ -131,7 +131,7 @@ def judge_smoke(report: smoking.SmokeReport) -> None:
 
 
 def install_check(
-    release: wheelhouse.Release, recipe: Recipe, env: toolchain.BuildEnv, layout: Layout
+    release: wheelhouse.Release, recipe: Recipe, env: smoking.Environment, layout: Layout
 ) -> wheelhouse.InstallReport:
     """Run a release's printed line in a new environment. Raises WheelhouseError for what it did wrong."""
     return wheelhouse.install_check(
@@ -144,15 +144,15 @@ def install_check(
 
 
 def _smoked(
-    finished: FinishedWheel, recipe: Recipe, env: toolchain.BuildEnv, layout: Layout
+    finished: FinishedWheel, recipe: Recipe, env: smoking.Environment, layout: Layout
 ) -> smoking.SmokeReport:
     """Smoke-test once for these bytes, this torch and these demands. Raises SmokeError."""
     sha256 = files.sha256(finished.path)
     key = {
         "torch": env.torch.full_version,
         "smoke": recipe.smoke.model_dump(mode="json"),
-        "options": recipe.model_dump(mode="json")["build"]["cmake"],
-        "operators": [*recipe.wheel.operators, *(f"no {name}" for name in recipe.wheel.absent_operators)],
+        "options": dict(recipe.options),
+        "operators": [*recipe.operators, *(f"no {name}" for name in recipe.absent_operators)],
         "gpu": Path("/dev/nvidiactl").exists(),
         "test": smoking.version(),
     }
@@ -171,7 +171,7 @@ def _smoked(
 
 
 def _install_checked(
-    release: wheelhouse.Release, recipe: Recipe, env: toolchain.BuildEnv, layout: Layout
+    release: wheelhouse.Release, recipe: Recipe, env: smoking.Environment, layout: Layout
 ) -> wheelhouse.InstallReport:
     """Check once for these bytes, this line and this torch: a wheel that passed does not change."""
     record = layout.work / recipe.id / "install-checked" / f"{release.sha256}.json"

@@ -35,9 +35,12 @@ class PredicateError(ValueError):
 
 @dataclass(frozen=True)
 class Facts:
-    """What predicates ask about. `contains` says whether a commit is an ancestor of the upstream commit."""
+    """What predicates ask about; `cmake` is None where nothing is compiled.
 
-    cmake: Version
+    `contains` says whether a commit is an ancestor of the upstream commit.
+    """
+
+    cmake: Version | None
     cuda: Version
     torch: Version
     architectures: tuple[CudaArch, ...]
@@ -46,12 +49,18 @@ class Facts:
 
     @classmethod
     def of(
-        cls, recipe: Recipe, *, cmake: Version, cuda: Version, torch: Version, contains: Callable[[str], bool]
+        cls,
+        recipe: Recipe,
+        *,
+        cmake: Version | None,
+        cuda: Version,
+        torch: Version,
+        contains: Callable[[str], bool],
     ) -> Facts:
         """The facts of a recipe whose toolchain is resolved."""
         options = {
             name: ("ON" if value else "OFF") if isinstance(value, bool) else str(value)
-            for name, value in recipe.build.cmake.items()
+            for name, value in recipe.options.items()
         }
         return cls(cmake, cuda, torch, recipe.build.architectures, options, contains)
 
@@ -94,7 +103,10 @@ class Compare:
         return f"{self.subject} {self.symbol} {self.version}{'.*' if self.prefix else ''}"
 
     def evaluate(self, facts: Facts) -> Verdict:
-        actual = Version(getattr(facts, self.subject).public)
+        found: Version | None = getattr(facts, self.subject)
+        if found is None:
+            return Verdict(False, f"{self.subject} takes no part in this build")
+        actual = Version(found.public)
         compared = actual
         if self.prefix:
             length = len(self.version.release)

@@ -193,7 +193,7 @@ def _plan(facts: Inspection, recipe: Recipe) -> dict[str, Any]:
         name for library in facts.libraries for name in (library.soname, library.file_name) if name
     )
     needed = {name for library in facts.libraries for name in library.needed}
-    off = [key for key, value in recipe.build.cmake.items() if _FA3_OPTION.fullmatch(key) and _is_off(value)]
+    off = [key for key, value in recipe.options.items() if _FA3_OPTION.fullmatch(key) and _is_off(value)]
     package = recipe.smoke.imports[0].split(".")[0]
     return {
         "imports": list(recipe.smoke.imports),
@@ -207,9 +207,7 @@ def _plan(facts: Inspection, recipe: Recipe) -> dict[str, Any]:
             )
             if not name.startswith("?")
         },
-        "namespaces": sorted(
-            {name.split("::")[0] for name in (*recipe.wheel.operators, *facts.operators)} - {"?"}
-        ),
+        "namespaces": sorted({name.split("::")[0] for name in (*recipe.operators, *facts.operators)} - {"?"}),
         "fa3": {"module": f"{package}.flash_attn", "option": off[0]}
         if off and _has_flash_attn(facts, package)
         else None,
@@ -319,10 +317,10 @@ def _operators(data: Mapping[str, Any], detail: str, facts: Inspection, recipe: 
     registered = set(data["registered"])
     short = {name.split("::")[1].split(".")[0] for name in registered}
     mapped = {os.path.realpath(path) for path in data["mapped"]}
-    problems = [f"{name} is not registered" for name in recipe.wheel.operators if name not in registered]
+    problems = [f"{name} is not registered" for name in recipe.operators if name not in registered]
     problems += [
         f"{name} is registered, and should be absent"
-        for name in recipe.wheel.absent_operators
+        for name in recipe.absent_operators
         if name in registered
     ]
     static = 0

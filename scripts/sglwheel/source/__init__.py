@@ -218,7 +218,7 @@ def _options(recipe: Recipe) -> dict[str, str]:
     def text(value: bool | int | str) -> str:
         return ("ON" if value else "OFF") if isinstance(value, bool) else str(value)
 
-    return {key: text(value) for key, value in recipe.build.cmake.items()}
+    return {key: text(value) for key, value in recipe.options.items()}
 
 
 def _environment(recipe: Recipe) -> Environment:

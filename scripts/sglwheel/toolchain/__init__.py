@@ -18,7 +18,7 @@ from sglwheel import console, process
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout, cache_directory, locked, write_atomic
 from sglwheel.mirrors import Mirrors
-from sglwheel.recipe import Recipe
+from sglwheel.recipe import KernelRecipe
 from sglwheel.toolchain import (
     borrowed,
     cudahome,
@@ -82,7 +82,7 @@ class BuildEnv:
     lock: Lock
 
 
-def resolve(recipe: Recipe, pin: TorchPin, lent: Borrowed | None = None) -> Versions:
+def resolve(recipe: KernelRecipe, pin: TorchPin, lent: Borrowed | None = None) -> Versions:
     """Say which versions the build will have, without making anything."""
     build = recipe.build
     tools = lent.tools if lent is not None else {}
@@ -96,7 +96,7 @@ def resolve(recipe: Recipe, pin: TorchPin, lent: Borrowed | None = None) -> Vers
 
 
 def prepare(
-    recipe: Recipe,
+    recipe: KernelRecipe,
     pin: TorchPin,
     layout: Layout,
     mirrors: Mirrors | None = None,
@@ -229,7 +229,7 @@ def _beside(
 
 def _toolkit(
     lock: Lock,
-    recipe: Recipe,
+    recipe: KernelRecipe,
     found: preflight.Host,
     python: Path,
     layout: Layout,
@@ -299,7 +299,7 @@ def _same_major(torch: InstalledTorch, cuda: CudaHome) -> None:
 
 
 def clean_environment(
-    recipe: Recipe, layout: Layout, bin_directory: Path, cuda: CudaHome, compiler: host.Compiler
+    recipe: KernelRecipe, layout: Layout, bin_directory: Path, cuda: CudaHome, compiler: host.Compiler
 ) -> dict[str, str]:
     """The build's whole environment."""
     work = layout.work / recipe.id
@@ -334,7 +334,11 @@ def clean_environment(
 
 
 def identity(
-    recipe: Recipe, torch: InstalledTorch, cuda: CudaHome, found: preflight.Host, every: tuple[Package, ...]
+    recipe: KernelRecipe,
+    torch: InstalledTorch,
+    cuda: CudaHome,
+    found: preflight.Host,
+    every: tuple[Package, ...],
 ) -> str:
     """One hash over what can change an object file; no path of this host is in it.
 

@@ -12,7 +12,7 @@ from packaging.version import Version
 from sglwheel.console import format_bytes
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
-from sglwheel.recipe import Recipe
+from sglwheel.recipe import KernelRecipe, Recipe
 from sglwheel.toolchain import host
 
 # Blobless fetches, sparse checkouts and `git am -3` as we use them.
@@ -84,38 +84,44 @@ class Host:
 
 def check(recipe: Recipe, layout: Layout) -> tuple[Problem, ...]:
     """Report everything on this host that would stop a build of `recipe`; empty when nothing would."""
-    return _inspect(recipe, layout)[0]
+    if isinstance(recipe, KernelRecipe):
+        return _to_compile(recipe, layout)[0]
+    return _to_pack(recipe, layout)[0]
 
 
-def require(recipe: Recipe, layout: Layout, *, borrowed: host.Interpreter | None = None) -> Host:
-    """Return what the build takes from the host; `borrowed` is a lent environment's interpreter.
+def require(recipe: KernelRecipe, layout: Layout, *, borrowed: host.Interpreter | None = None) -> Host:
+    """Return what a build of kernels takes from the host; `borrowed` is a lent environment's interpreter.
 
     Raises ToolchainError listing every problem.
     """
-    problems, compiler, python, cmake = _inspect(recipe, layout, borrowed)
+    problems, compiler, python, cmake = _to_compile(recipe, layout, borrowed)
     if problems or compiler is None or python is None:
-        count = len(problems)
-        raise ToolchainError(
-            f"this host lacks {count} thing{'s' if count != 1 else ''} that {recipe.id or 'the build'} needs",
-            where={one.subject: f"{one.detail}\n{one.remedy}" for one in problems},
-            next="provide these, then run the same command again",
-        )
+        raise _lacking(recipe, problems)
     return Host(compiler, python, cmake)
 
 
-def _inspect(
+def require_python(recipe: Recipe, layout: Layout) -> host.Interpreter:
+    """Return the interpreter that packs a project of Python alone. Raises ToolchainError like `require`."""
+    problems, python = _to_pack(recipe, layout)
+    if problems or python is None:
+        raise _lacking(recipe, problems)
+    return python
+
+
+def _lacking(recipe: Recipe, problems: tuple[Problem, ...]) -> ToolchainError:
+    count = len(problems)
+    return ToolchainError(
+        f"this host lacks {count} thing{'s' if count != 1 else ''} that {recipe.id or 'the build'} needs",
+        where={one.subject: f"{one.detail}\n{one.remedy}" for one in problems},
+        next="provide these, then run the same command again",
+    )
+
+
+def _to_pack(
     recipe: Recipe, layout: Layout, borrowed: host.Interpreter | None = None
-) -> tuple[tuple[Problem, ...], host.Compiler | None, host.Interpreter | None, dict[str, str]]:
+) -> tuple[tuple[Problem, ...], host.Interpreter | None]:
+    """What every kind of recipe needs: git, an interpreter, room."""
     problems: list[Problem] = []
-    cmake: dict[str, str] = {}
-    compiler = host.compiler()
-    if compiler is None:
-        named = os.environ.get("CXX", "").strip()
-        problems.append(
-            Problem("C++ compiler", f"CXX={named} is not there", "correct CXX, or unset it")
-            if named
-            else Problem("C++ compiler", "none of g++, clang++, c++ on PATH", _install(_COMPILER_PACKAGES))
-        )
     git = host.git_version()
     if git is None or git < _GIT_FLOOR:
         problems.append(
@@ -130,7 +136,26 @@ def _inspect(
                 f"uv python install {recipe.build.python}, or leave build.python out of the recipe",
             )
         )
-    elif not python.headers:
+    return (*problems, *_space(recipe, layout, fetch=borrowed is None)), python
+
+
+def _to_compile(
+    recipe: KernelRecipe, layout: Layout, borrowed: host.Interpreter | None = None
+) -> tuple[tuple[Problem, ...], host.Compiler | None, host.Interpreter | None, dict[str, str]]:
+    """The same, and a compiler with what it includes and links, and memory for it."""
+    problems: list[Problem] = []
+    cmake: dict[str, str] = {}
+    compiler = host.compiler()
+    if compiler is None:
+        named = os.environ.get("CXX", "").strip()
+        problems.append(
+            Problem("C++ compiler", f"CXX={named} is not there", "correct CXX, or unset it")
+            if named
+            else Problem("C++ compiler", "none of g++, clang++, c++ on PATH", _install(_COMPILER_PACKAGES))
+        )
+    common, python = _to_pack(recipe, layout, borrowed)
+    problems += common
+    if python is not None and not python.headers:
         problems.append(
             Problem(
                 "Python headers",
@@ -147,7 +172,6 @@ def _inspect(
             cmake.update(library.cmake)
     elif "numa" in recipe.build.host_libraries and not Path("/usr/include/numa.h").is_file():
         problems.append(_numa_problem())
-    problems += _space(recipe, layout, fetch=borrowed is None)
     needed = recipe.build.largest_unit_mib * _MIB
     memory = host.memory_bytes()
     if memory < needed:
@@ -210,6 +234,6 @@ def _still_to_fetch(recipe: Recipe, layout: Layout) -> int:
     markers = list((layout.cache / "envs").glob("*/complete.json"))
     if not any(torch in marker.read_text(errors="replace") for marker in markers):
         needed += _ENVIRONMENT_BYTES
-    if recipe.build.provider == "pypi" and not any((layout.cache / "toolkits").glob("*/complete.json")):
+    if recipe.build.assembles_toolkit and not any((layout.cache / "toolkits").glob("*/complete.json")):
         needed += _TOOLKIT_BYTES
     return needed

@@ -66,13 +66,11 @@ class Pylocks:
 
     def requirements(self) -> tuple[str, ...]:
         """What the environment's lock is asked for."""
-        build = self._recipe.build
+        tools = self._recipe.build.tools
         return (
             self._pin.requirement,
-            f"cmake=={build.cmake_version}",
-            f"ninja=={build.ninja_version}",
-            f"scikit-build-core=={build.scikit_build_core_version}",
-            *_ALSO,
+            *(f"{name}=={version}" for name, version in tools.items()),
+            *(name for name in _ALSO if name not in tools),
         )
 
     def environment(self) -> Lock:
@@ -81,12 +79,7 @@ class Pylocks:
 
     def tools(self, names: Sequence[str]) -> Lock:
         """The lock of those build tools that an environment with torch lacks. Raises ToolchainError."""
-        build = self._recipe.build
-        versions = {
-            "cmake": build.cmake_version,
-            "ninja": build.ninja_version,
-            "scikit-build-core": build.scikit_build_core_version,
-        }
+        versions = self._recipe.build.tools
         return self._lock(tuple(f"{name}=={versions[name]}" for name in names), "-tools", None)
 
     def toolkit(self, environment: Lock) -> Lock:
@@ -100,7 +93,8 @@ class Pylocks:
         against as they will be loaded. cublas is taken apart, because torch moves it ahead of its toolkit
         (2.12.0: 13.1.1.3 over 13.1.0.3).
         """
-        wanted = self._recipe.build.cuda_toolkit
+        wanted = self._recipe.build.toolkit
+        assert wanted is not None, "nothing is compiled"
         theirs = environment.version("cuda-toolkit")
         cublas = environment.version("nvidia-cublas")
         same = theirs is not None and theirs.release[:2] == wanted.release[:2]

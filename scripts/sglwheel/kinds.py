@@ -1,0 +1,165 @@
+"""What the kinds of recipes do differently: each has its environment, and its way from patches to a wheel."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from packaging.version import Version
+
+from sglwheel import __version__, build, console, finish, source, toolchain
+from sglwheel.build import BuiltWheel
+from sglwheel.errors import BuildError, SourceError, ToolchainError, UsageError
+from sglwheel.files import Layout
+from sglwheel.mirrors import Mirrors
+from sglwheel.patching import PatchedTree
+from sglwheel.recipe import KernelRecipe, Recipe
+from sglwheel.release.releasing import stage
+from sglwheel.smoke import Environment
+from sglwheel.source import Checkout, Dependencies
+from sglwheel.toolchain import torchpin
+from sglwheel.toolchain.borrowed import Borrowed
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What patches' conditions are evaluated against; `cmake` is None where nothing is compiled."""
+
+    cmake: Version | None
+    cuda: Version
+    torch: Version
+
+
+@dataclass(frozen=True)
+class Made:
+    """A finished wheel, and what it was made of."""
+
+    checkout: Checkout
+    patched: PatchedTree
+    env: Environment
+    dependencies: Dependencies
+    built: BuiltWheel
+    finished: finish.FinishedWheel
+
+    @property
+    def bytes_fetched(self) -> int:
+        return self.checkout.bytes_fetched + self.dependencies.bytes_fetched
+
+    def facts(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "fingerprint": self.built.fingerprint,
+            "patches": [vars(state) for state in self.patched.patches],
+            "build": {**self.costs(), "steps": self.built.steps, "reused": self.built.reused},
+            "bytes_fetched": self.bytes_fetched,
+        }
+
+    def costs(self) -> dict[str, Any]:
+        return {
+            "cpu_seconds": round(self.built.cpu_seconds, 1),
+            "seconds": round(self.built.seconds, 1),
+            "peak_bytes": self.built.peak_bytes,
+        }
+
+    def who(self) -> dict[str, Any]:
+        """What may differ between two builds of the same bytes."""
+        return {
+            "tool": f"sglwheel {__version__}",
+            "built": datetime.now(UTC).isoformat(timespec="seconds"),
+            "host": {"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count()},
+            **self.costs(),
+            "bytes_fetched": self.bytes_fetched,
+        }
+
+
+class Kind(Protocol):
+    """How a recipe of one kind gets from a patched tree to a finished wheel."""
+
+    @property
+    def versions(self) -> Versions:
+        """Which versions the build will have, without making anything."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """What `prepare` makes, in words."""
+        ...
+
+    def prepare(self) -> Environment:
+        """Make the build environment. Raises ToolchainError."""
+        ...
+
+    def make(self, checkout: Checkout, patched: PatchedTree) -> Made:
+        """Build and finish. Raises the failing stage's error."""
+        ...
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """CUDA kernels: a toolkit, everything that CMake fetches, a compile under admission."""
+
+    recipe: KernelRecipe
+    layout: Layout
+    mirrors: Mirrors
+    lent: Borrowed | None
+    overrides: Mapping[str, str]
+    jobs: int | None
+
+    @property
+    def versions(self) -> Versions:
+        found = toolchain.resolve(self.recipe, torchpin.pin(self.recipe), self.lent)
+        return Versions(found.cmake, found.cuda, found.torch)
+
+    @property
+    def title(self) -> str:
+        return f"toolchain: torch {self.recipe.torch.version}, CUDA {self.recipe.build.cuda_toolkit}"
+
+    def prepare(self) -> toolchain.BuildEnv:
+        return toolchain.prepare(self.recipe, torchpin.pin(self.recipe), self.layout, self.mirrors, self.lent)
+
+    def make(self, checkout: Checkout, patched: PatchedTree) -> Made:
+        recipe, layout = self.recipe, self.layout
+        with stage(self.title, ToolchainError):
+            env = self.prepare()
+            console.detail(f"torch {env.torch.full_version}, nvcc {env.nvcc_version}, {env.cxx}")
+        with stage("dependencies", SourceError):
+            dependencies = source.dependencies(patched, recipe, layout, self.mirrors, self.overrides)
+            say_fetched(dependencies.bytes_fetched)
+        with stage("build", BuildError):
+            built = build.build(
+                recipe, patched, dependencies, env, layout, date=checkout.date, jobs=self.jobs
+            )
+            console.detail(
+                f"{layout.relative(built.tree)}: nothing to do"
+                if built.reused
+                else f"{built.steps} steps, {console.format_seconds(built.cpu_seconds)} of CPU, "
+                f"at most {console.format_bytes(built.peak_bytes)} at once"
+            )
+        with stage("finish", BuildError):
+            finished = finish.finish(built, recipe, patched, dependencies, env, checkout, layout)
+            console.detail(finished.path.name)
+        return Made(checkout, patched, env, dependencies, built, finished)
+
+
+def of(
+    recipe: Recipe,
+    layout: Layout,
+    mirrors: Mirrors,
+    *,
+    lent: Borrowed | None = None,
+    overrides: Mapping[str, str] | None = None,
+    jobs: int | None = None,
+) -> Kind:
+    """The kind of a recipe, with what the command line says about this run."""
+    if isinstance(recipe, KernelRecipe):
+        return Kernels(recipe, layout, mirrors, lent, overrides or {}, jobs)
+    raise UsageError(f"{recipe.id} is of a kind that this version does not build")
+
+
+def say_fetched(count: int) -> None:
+    """Narrate how much a stage downloaded."""
+    console.detail(f"{console.format_bytes(count)} fetched" if count else "nothing to fetch")
