@@ -98,6 +98,16 @@ def test_a_recipe_name_is_not_a_path(tmp_path: Path, name: str) -> None:
         recipe.load(Layout(tmp_path), name)
 
 
+def test_a_kind_is_one_that_exists_and_has_its_own_keys() -> None:
+    with pytest.raises(UsageError) as caught:
+        recipe.parse(b'kind = "rust"\n' + GOOD, name="r", path="recipes/r.toml")
+    assert caught.value.where == {"kind": 'must be "kernels" or "python"'}
+    with pytest.raises(UsageError) as caught:
+        recipe.parse(b'kind = "python"\n' + GOOD, name="r", path="recipes/r.toml")
+    assert caught.value.where["build.version"] == "missing"
+    assert caught.value.where["build.cuda-toolkit"].startswith("unknown key")
+
+
 @pytest.mark.parametrize("name", recipe.names(Layout(ROOT)))
 def test_shipped_recipes_load(name: str) -> None:
     assert recipe.load(Layout(ROOT), name).id == name
@@ -106,4 +116,5 @@ def test_shipped_recipes_load(name: str) -> None:
 def test_shipped_schema_is_current() -> None:
     shipped = (ROOT / "docs/recipe.schema.json").read_text()
     assert shipped == recipe.json_schema(), "run `sglwheel schema > docs/recipe.schema.json`"
-    assert json.loads(shipped)["additionalProperties"] is False
+    kinds = [json.loads(shipped)["$defs"][model.__name__] for model in recipe.KINDS.values()]
+    assert all(kind["additionalProperties"] is False for kind in kinds)
