@@ -7,27 +7,28 @@ from collections.abc import Mapping, Sequence
 from sglwheel import console, pipeline
 from sglwheel.errors import SglwheelError
 from sglwheel.files import Layout
-from sglwheel.locks import lockcheck, locking
-from sglwheel.locks.lockcheck import Finding, LockCheck
+from sglwheel.locks import findings, locking
+from sglwheel.locks.findings import Finding
+from sglwheel.locks.lockcheck import LockCheck
 from sglwheel.locks.locking import Change
 from sglwheel.patching import PatchedTree
 
 
 def write(
-    layout: Layout, name: str, *, overrides: Mapping[str, str] | None = None, upgrade: bool = False
+    layout: Layout,
+    name: str,
+    *,
+    upgrade: bool = False,
+    overrides: Mapping[str, str] | None = None,
+    published: Mapping[str, str] | None = None,
 ) -> tuple[Change, ...]:
     """Write a recipe's locks. Raises the error of the first stage that cannot be had."""
     context = pipeline.Context.load(layout, name)
     with console.step(f"lock {name}"):
         return locking.write(
-            context.recipe,
-            context.checkout,
-            context.patch(),
-            layout,
-            context.mirrors,
-            override=overrides,
-            upgrade=upgrade,
-        )
+            context.recipe, context.checkout, context.patch(), layout, context.mirrors,
+            upgrade=upgrade, overrides=overrides, published=published,
+        )  # fmt: skip
 
 
 def renew(layout: Layout, name: str, overrides: Mapping[str, str]) -> list[str]:
@@ -47,8 +48,14 @@ def renew(layout: Layout, name: str, overrides: Mapping[str, str]) -> list[str]:
         ]
 
 
-def check(layout: Layout, names: Sequence[str], *, online: bool = True) -> dict[str, tuple[Finding, ...]]:
-    """What is wrong with the locks of each recipe."""
+def check(
+    layout: Layout,
+    names: Sequence[str],
+    *,
+    online: bool = True,
+    overrides: Mapping[str, str] | None = None,
+) -> dict[str, tuple[Finding, ...]]:
+    """What is wrong with the locks of each recipe; `overrides` are not asked for at their places."""
     found: dict[str, tuple[Finding, ...]] = {}
     for name in names:
         context = pipeline.Context.load(layout, name)
@@ -61,7 +68,8 @@ def check(layout: Layout, names: Sequence[str], *, online: bool = True) -> dict[
             except SglwheelError as error:
                 file = layout.relative(layout.recipes / f"{name}.toml")
                 more = (Finding(file, f"its patched tree cannot be had: {error.what}"),)
-            found[name] = (*more, *LockCheck(context.recipe, layout, mirrors, online).run(patched))
+            checked = LockCheck(context.recipe, layout, mirrors, online, overrides or {})
+            found[name] = (*more, *checked.run(patched))
     return found
 
 
@@ -69,7 +77,7 @@ def demand(found: Mapping[str, tuple[Finding, ...]]) -> None:
     """Raise ToolchainError if a check found anything; all of it is in the error."""
     wrong = {name: findings for name, findings in found.items() if findings}
     if wrong:
-        raise lockcheck.error(", ".join(wrong), tuple(one for findings in wrong.values() for one in findings))
+        raise findings.error(", ".join(wrong), tuple(one for findings in wrong.values() for one in findings))
 
 
 def render(changed: Mapping[str, tuple[Change, ...]]) -> list[str]:

@@ -33,7 +33,7 @@ import sys
 from pathlib import Path
 import uv
 from packaging.version import Version
-from sglwheel.toolchain import packages, torchpin
+from sglwheel.toolchain import environments, torchpin, uvtool
 from sglwheel import pipeline, process, source, toolchain
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
@@ -46,8 +46,8 @@ pin = torchpin.pin(context.recipe)
 lock = toolchain.Pylocks(context.recipe, pin, layout, context.mirrors).environment()
 venv = layout.root / "venv"
 process.run([uv.find_uv_bin(), "venv", "--no-config", "--python", sys.executable, venv],
-            failure=ToolchainError, env=packages.environment())
-toolchain.Supply(layout, context.mirrors, None).install(
+            failure=ToolchainError, env=uvtool.environment())
+environments.Supply(layout, context.mirrors, None).install(
     lock, Version("3.11.7"), python=venv / "bin/python", log=layout.root / "log", title="environment")
 print(patched.tree, *(one.content for one in found.sources),
       torchpin.read(venv / "lib/python3.11/site-packages").full_version)

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import sys
 import tarfile
 import tomllib
@@ -20,9 +21,10 @@ import tomlkit
 import indexworld
 from indexworld import NIGHTLY, PYPI, Index
 from sglwheel import files, recipe, source, transfer
-from sglwheel.errors import ToolchainError
-from sglwheel.locks import lockcheck, locking
-from sglwheel.locks.lockcheck import Finding, LockCheck
+from sglwheel.errors import SourceError, ToolchainError, UsageError
+from sglwheel.locks import findings, locking
+from sglwheel.locks.findings import Finding
+from sglwheel.locks.lockcheck import LockCheck
 from sglwheel.mirrors import Mirrors
 from sglwheel.recipe import Recipe
 from sglwheel.source import sourcelock
@@ -88,7 +90,7 @@ class Locked:
     def red(self, *names: str, online: bool = True) -> str:
         """The check finds something, and names these files; what it says."""
         found = self.check(online=online)
-        error = lockcheck.error("r", found)
+        error = findings.error("r", found)
         assert found and error.exit_code == 5
         assert {name for name in names if not any(name in file for file in error.where)} == set()
         return " ".join(finding.what for finding in found)
@@ -257,3 +259,49 @@ def test_upgrade_says_what_changed(locked: Locked, monkeypatch: pytest.MonkeyPat
         f"  ~ lib  v1 = ffffffffffff → v1 = {git(lib, 'rev-parse', 'HEAD')[:12]}",
     ]
     assert locked.check() == ()
+
+
+def without_data(locked: Locked) -> tuple[dict[str, str], str]:
+    """A host that cannot reach the archive and has its content elsewhere; what its bytes hash to."""
+    digest = files.sha256(locked.world.root / "files/data.tar")
+    shutil.rmtree(locked.world.layout.cache / "urls")
+    (locked.world.root / "files/data.tar").rename(locked.world.root / "gone.tar")
+    elsewhere = locked.world.root / "elsewhere"
+    (elsewhere / "data").mkdir(parents=True)
+    (elsewhere / "data/d.h").write_text("d")
+    locked.lock.unlink()
+    return {"data": str(elsewhere)}, digest
+
+
+def test_a_source_that_only_others_can_fetch(locked: Locked) -> None:
+    overrides, digest = without_data(locked)
+    layout, mirrors = locked.world.layout, locked.mirrors
+    checkout = source.checkout(locked.recipe, layout, mirrors)
+
+    def write(**published: str) -> None:
+        locking.write(
+            locked.recipe, checkout, locked.tree, layout, mirrors, overrides=overrides, published=published
+        )
+
+    def check(overrides: dict[str, str]) -> tuple[Finding, ...]:
+        return LockCheck(locked.recipe, layout, mirrors, True, overrides).run(locked.tree)
+
+    write()
+    assert "data: the build fetches it, the lock does not name it" in str(check(overrides))
+    with pytest.raises(UsageError) as caught:
+        write(data="abc", lib="0" * 40, other="0" * 40)
+    assert caught.value.where == {
+        "data": "'abc' is no SHA-256",
+        "lib": "is fetched here: what it is needs no telling",
+        "other": "the build fetches no such source",
+    }
+    write(data="0" * 64)
+    assert check(overrides) == (), "nothing here can tell that it is wrong"
+    assert "cannot get an archive" in str(check({})), "asked, nobody answers"
+    (locked.world.root / "gone.tar").rename(locked.world.root / "files/data.tar")
+    assert "has other content" in str(check({}))
+    with pytest.raises(SourceError, match="cannot get an archive"):
+        source.dependencies(locked.tree, locked.recipe, layout, mirrors)
+    write(data=digest)
+    source.dependencies(locked.tree, locked.recipe, layout, mirrors)
+    assert check({}) == ()

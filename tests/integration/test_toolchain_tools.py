@@ -16,7 +16,7 @@ from sglwheel import recipe, toolchain
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
 from sglwheel.recipe import Recipe
-from sglwheel.toolchain import cudahome, driverstub, host, preflight, probe, torchpin
+from sglwheel.toolchain import cudahome, driverstub, environments, hermetic, host, preflight, probe, torchpin
 
 pytestmark = pytest.mark.integration
 
@@ -196,7 +196,7 @@ def test_the_hosts_toolkit_gets_a_stub_of_ours(
     assert found.stub.is_relative_to(layout.cache)
     assert (found.stub / "libcuda.so.1").exists()
     assert cudahome.system(layout, Version("13.0"), cc=compiler.cc) == found
-    environment = toolchain.clean_environment(make(), layout, tmp_path / "bin", found, compiler)
+    environment = hermetic.clean_environment(make(), layout, tmp_path / "bin", found, compiler)
     assert environment["LIBRARY_PATH"] == str(found.stub)
 
 
@@ -278,21 +278,21 @@ def test_a_probe_that_passes_is_not_repeated(tmp_path: Path, layout: Layout, com
 
 def test_an_environment_that_was_interrupted_is_made_anew(tmp_path: Path) -> None:
     root = tmp_path / "envs/1"
-    with pytest.raises(RuntimeError), toolchain.made(root, needs=root / "python") as data:
+    with pytest.raises(RuntimeError), environments.made(root, needs=root / "python") as data:
         assert data == {}
         root.mkdir()
         (root / "half").touch()
         raise RuntimeError
-    with toolchain.made(root, needs=root / "python") as data:
+    with environments.made(root, needs=root / "python") as data:
         assert data == {}
         assert not (root / "half").exists()
         root.mkdir()
         (root / "python").touch()
         data["packages"] = []
-    with toolchain.made(root, needs=root / "python") as data:
+    with environments.made(root, needs=root / "python") as data:
         assert data == {"packages": []}
     (root / "python").unlink()
-    with toolchain.made(root, needs=root / "python") as data:
+    with environments.made(root, needs=root / "python") as data:
         assert data == {}, "its interpreter went away"
 
 

@@ -19,7 +19,7 @@ from sglwheel.files import Layout
 from sglwheel.locks import torchchoice
 from sglwheel.mirrors import Mirrors
 from sglwheel.source import sourcelock
-from sglwheel.toolchain import packages, torchpin, wheels
+from sglwheel.toolchain import environments, packages, torchpin, uvtool, wheels
 from sglwheel.types import CudaLine
 
 pytestmark = [
@@ -88,9 +88,9 @@ def install(layout: Layout, mirrors: Mirrors) -> torchpin.InstalledTorch:
     process.run(
         [uv.find_uv_bin(), "venv", "--no-config", "--python", sys.executable, venv],
         failure=ToolchainError,
-        env=packages.environment(),
+        env=uvtool.environment(),
     )
-    toolchain.Supply(layout, mirrors, None).install(
+    environments.Supply(layout, mirrors, None).install(
         lock, Version("3.11.7"), python=venv / "bin/python", log=layout.root / "log", title="environment"
     )
     site = venv / "lib/python3.11/site-packages"

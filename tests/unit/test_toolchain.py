@@ -12,7 +12,17 @@ from sglwheel import recipe, toolchain
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
 from sglwheel.recipe import Recipe
-from sglwheel.toolchain import cudahome, driverstub, host, packages, preflight, probe, torchpin
+from sglwheel.toolchain import (
+    cudahome,
+    driverstub,
+    hermetic,
+    host,
+    packages,
+    preflight,
+    probe,
+    torchpin,
+    uvtool,
+)
 from sglwheel.types import CudaLine
 
 RECIPE = """
@@ -268,11 +278,11 @@ def test_only_where_packages_come_from_is_the_users_to_say(monkeypatch: pytest.M
     for key in ("PIP_INDEX_URL", "UV_CONSTRAINT", "UV_PRERELEASE", "PYTHONPATH", "VIRTUAL_ENV", "UV_PYTHON"):
         monkeypatch.setenv(key, "x")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://mirror.invalid/simple")
-    environment = packages.environment()
+    environment = uvtool.environment()
     assert "x" not in {environment.get(key) for key in ("PIP_INDEX_URL", "UV_CONSTRAINT", "UV_PRERELEASE")}
     assert not {"PYTHONPATH", "VIRTUAL_ENV", "UV_PYTHON"} & environment.keys()
     assert environment["UV_DEFAULT_INDEX"] == "https://mirror.invalid/simple"
-    assert packages.has_own_index()
+    assert uvtool.has_own_index()
 
 
 LOCK = """
@@ -327,7 +337,7 @@ def test_the_builds_environment_is_complete_and_nobody_elses(
     home = tmp_path / "cuda"
     cuda = cudahome.CudaHome(home, Version("13.0.88"), "Build x", home / "lib64/stubs")
     compiler = host.Compiler(Path("/opt/gcc/bin/gcc"), Path("/opt/gcc/bin/g++"), "g++ 12.2.0")
-    environment = toolchain.clean_environment(make(), layout, tmp_path / "env/bin", cuda, compiler)
+    environment = hermetic.clean_environment(make(), layout, tmp_path / "env/bin", cuda, compiler)
     assert environment["PATH"].split(":") == [
         str(tmp_path / "env/bin"),
         str(home / "bin"),
@@ -339,7 +349,7 @@ def test_the_builds_environment_is_complete_and_nobody_elses(
     assert environment["MY_SWITCH"] == "1"
     assert "LD_PRELOAD" not in environment and "LIBRARY_PATH" not in environment
     assert Path(environment["HOME"]).is_dir() and Path(environment["TMPDIR"]).is_dir()
-    outside = toolchain.clean_environment(
+    outside = hermetic.clean_environment(
         make(), layout, tmp_path / "env/bin", replace(cuda, stub=tmp_path / "stubs/1"), compiler
     )
     assert outside["LIBRARY_PATH"] == outside["CMAKE_LIBRARY_PATH"] == str(tmp_path / "stubs/1")
@@ -360,7 +370,7 @@ def test_what_does_not_compile_does_not_change_the_identity(tmp_path: Path) -> N
     def identity(*names: str, compiler: str = "g++ 12.2.0") -> str:
         every = tuple(packages.Package(name, Version("1"), None) for name in names)
         other = replace(found, compiler=replace(found.compiler, description=compiler))
-        return toolchain.identity(made, torch, cuda, other, every)
+        return hermetic.identity(made, torch, cuda, other, every)
 
     assert identity("torch", "sympy") == identity("torch")
     assert identity("torch", "nvidia-cuda-nvcc") != identity("torch")

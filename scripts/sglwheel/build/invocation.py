@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sglwheel.build import fingerprint
 from sglwheel.build.buildtree import TREE_VARIABLE, BuildTree
 from sglwheel.build.progress import NINJA_STATUS
-from sglwheel.toolchain import packages
+from sglwheel.toolchain import uvtool
 
 if TYPE_CHECKING:
     from sglwheel.recipe import Recipe
@@ -45,7 +45,7 @@ class Invocation:
             chosen = {key: value for key, value in settings.items() if value} | chosen
             return [self.env.python, "-P", _BACKEND, project, out, json.dumps(chosen)]
         return [
-            *(packages.uv_binary(), "build", "--wheel", "--no-build-isolation", "--python", self.env.python),
+            *(uvtool.uv_binary(), "build", "--wheel", "--no-build-isolation", "--python", self.env.python),
             *("--no-config", "--no-cache", "--offline", "--out-dir", out),
             *(word for key, value in settings.items() if value for word in ("-C", f"{key}={value}")),
             *more,

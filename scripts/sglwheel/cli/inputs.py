@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sglwheel import console, recipe
-from sglwheel.cli.options import as_json, override_option, parse_overrides
+from sglwheel.cli.options import as_json, override_option, pairs
 from sglwheel.errors import UsageError
 from sglwheel.files import Layout
 
@@ -18,6 +18,12 @@ from sglwheel.files import Layout
 @click.option("--upgrade", is_flag=True, help="resolve anew what the recipe does not pin itself")
 @click.option("--offline", is_flag=True, help="with --check: compare with what is stored, ask nobody")
 @override_option
+@click.option(
+    "--published",
+    multiple=True,
+    metavar="NAME=COMMIT|SHA256",
+    help="with --override: what others say this source is; its first fetch is held to it",
+)
 @as_json
 def lock(
     names: tuple[str, ...],
@@ -25,6 +31,7 @@ def lock(
     upgrade: bool,
     offline: bool,
     overrides: tuple[str, ...],
+    published: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Write the locks of recipes (all if none is named) and say what changed, or check them."""
@@ -34,16 +41,22 @@ def lock(
         raise UsageError("--check changes nothing, --upgrade does: choose one")
     layout = Layout.find()
     wanted = names or tuple(recipe.names(layout))
+    elsewhere = pairs(overrides, "--override")
     if only_check:
-        found = lockverb.check(layout, wanted, online=not offline)
+        found = lockverb.check(layout, wanted, online=not offline, overrides=elsewhere)
         if as_json:
             console.emit_json({name: [vars(one) for one in findings] for name, findings in found.items()})
         lockverb.demand(found)
         if not as_json:
             console.emit(f"the locks of {', '.join(wanted)} and all that they speak of agree")
+            if elsewhere:
+                console.emit(f"not asked for at their places: {', '.join(sorted(elsewhere))}")
         return
-    replaced = parse_overrides(overrides)
-    changed = {name: lockverb.write(layout, name, overrides=replaced, upgrade=upgrade) for name in wanted}
+    known = pairs(published, "--published")
+    changed = {
+        name: lockverb.write(layout, name, upgrade=upgrade, overrides=elsewhere, published=known)
+        for name in wanted
+    }
     if as_json:
         console.emit_json({name: [vars(one) for one in changes] for name, changes in changed.items()})
     else:

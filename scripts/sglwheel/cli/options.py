@@ -17,17 +17,16 @@ override_option = click.option(
 )
 
 
-def parse_overrides(texts: tuple[str, ...]) -> dict[str, str]:
-    """What `--override` says, by name. Raises UsageError."""
+def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    """Read `NAME=VALUE` arguments of an option. Raises UsageError for others, and for a name twice."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
             raise UsageError(
-                f"--override {text!r} is not NAME=PATH, NAME=REV or NAME=PATH@REV",
-                next="sglwheel build --help",
+                f"{option} {text!r} is not NAME=VALUE", next="sglwheel build --help or sglwheel lock --help"
             )
         if name.lower() in {known.lower() for known in found}:
-            raise UsageError(f"--override names {name} twice")
+            raise UsageError(f"{option} names {name} twice")
         found[name] = value
     return found

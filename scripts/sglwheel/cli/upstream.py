@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sglwheel import console, files
-from sglwheel.cli.options import as_json, override_option, parse_overrides
+from sglwheel.cli.options import as_json, override_option, pairs
 from sglwheel.errors import UsageError
 from sglwheel.files import Layout
 
@@ -100,7 +100,7 @@ def rebase(
         raise UsageError(
             "give one of --to, --continue, --skip, --abort", next=f"sglwheel rebase {name} --help"
         )
-    replaced = parse_overrides(overrides)
+    replaced = pairs(overrides, "--override")
     context = pipeline.Context.load(Layout.find(), name)
     if abort:
         rebasing.give_up(context.layout, context.recipe)

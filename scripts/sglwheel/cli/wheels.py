@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from sglwheel import console, recipe
-from sglwheel.cli.options import as_json, override_option, parse_overrides, torch_option
+from sglwheel.cli.options import as_json, override_option, pairs, torch_option
 from sglwheel.errors import InspectionError, UsageError
 from sglwheel.files import Layout
 
@@ -66,7 +66,7 @@ def build(
     from sglwheel import pipeline
 
     options = pipeline.Options(
-        torch, parse_overrides(overrides), jobs, all_patches, torch_from, provider, until, offline, bundle
+        torch, pairs(overrides, "--override"), jobs, all_patches, torch_from, provider, until, offline, bundle
     )
     _emit_done(pipeline.run(Layout.find(), name, options), as_json)
 

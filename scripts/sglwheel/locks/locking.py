@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sglwheel import source
 from sglwheel.files import Layout
+from sglwheel.locks import published as identities
 from sglwheel.mirrors import Mirrors
 from sglwheel.recipe import Recipe
 from sglwheel.source import Checkout, HasPath, sourcelock
@@ -40,22 +41,23 @@ def write(
     layout: Layout,
     mirrors: Mirrors,
     *,
-    override: Mapping[str, str] | None = None,
     upgrade: bool = False,
+    overrides: Mapping[str, str] | None = None,
+    published: Mapping[str, str] | None = None,
 ) -> tuple[Change, ...]:
     """Have every input of a recipe in its locks; with `upgrade` all but the recipe's own pins are found anew.
 
-    A source in `override` is not asked for, and keeps its pin as long as the build still wants that.
-    Raises SourceError or ToolchainError; what could not be resolved leaves its lock as it was.
+    `overrides` are sources that this host has from elsewhere; the lock gets their `published` commit or
+    SHA-256, to which the first fetch will be held.
+
+    Raises UsageError for an identity that cannot be one, SourceError or ToolchainError; what could not be
+    resolved leaves its lock as it was.
     """
     before = snapshot(layout, recipe.id)
-    found = source.dependencies(patched, recipe, layout, mirrors, override, relock=upgrade, refit=True)
+    found = source.dependencies(patched, recipe, layout, mirrors, overrides, relock=upgrade, refit=True)
     # What the build no longer fetches needs no lock.
     known = sourcelock.load(layout, recipe.id)
-    pins = [known.get(item.name, None if item.via == "override" else item.pin) for item in found.sources]
-    wanted = {(item.name, item.kind, item.url, item.requested) for item in found.sources}
-    fitting = [pin for pin in pins if pin and (pin.name, pin.kind, pin.url, pin.requested) in wanted]
-    sourcelock.save(layout, recipe.id, fitting)
+    sourcelock.save(layout, recipe.id, identities.locked(recipe, found.sources, known, published or {}))
     upstream = {"url": recipe.source.git, "commit": str(checkout.commit), "tree": checkout.tree}
     sourcelock.save_upstream(layout, recipe.id, upstream)
     write_packages(recipe, layout, mirrors, upgrade=upgrade)

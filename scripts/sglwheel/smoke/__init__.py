@@ -23,7 +23,7 @@ from sglwheel.errors import SmokeError
 from sglwheel.files import Layout
 from sglwheel.inspect import Expectation, Inspection, inspect, sonames, symbols
 from sglwheel.recipe import Recipe
-from sglwheel.toolchain import packages
+from sglwheel.toolchain import packages, uvtool
 from sglwheel.toolchain.torchpin import InstalledTorch
 
 Status = Literal["passed", "failed", "skipped"]
@@ -143,9 +143,9 @@ def _install(
     """Make the environment; returns its Python, and what uv had against the wheel."""
     venv = scratch / "venv"
     process.run(
-        [packages.uv_binary(), "venv", "--no-config", "--no-project", "--python", env.python, venv],
+        [uvtool.uv_binary(), "venv", "--no-config", "--no-project", "--python", env.python, venv],
         failure=SmokeError,
-        env=packages.environment(),
+        env=uvtool.environment(),
         what="making the smoke test's environment",
     )
     python = venv / "bin" / "python"
@@ -160,7 +160,7 @@ def _install(
         ),
     )
     argv: list[str | Path] = [
-        packages.uv_binary(),
+        uvtool.uv_binary(),
         "pip",
         "install",
         "--python",
@@ -175,7 +175,7 @@ def _install(
         [*argv, f"torch=={env.torch.version}", wheel],
         failure=SmokeError,
         log=log,
-        env=packages.environment(),
+        env=uvtool.environment(),
     )
     return python, None if done.returncode == 0 else f"uv refuses it: {done.stdout.strip()[-1500:]}"
 

@@ -132,11 +132,16 @@ def dependencies(
 
 
 def declared(
-    patched: HasPath | Path, recipe: Recipe, layout: Layout, mirrors: Mirrors
+    patched: HasPath | Path,
+    recipe: Recipe,
+    layout: Layout,
+    mirrors: Mirrors,
+    override: Mapping[str, str] | None = None,
 ) -> tuple[Declaration, ...]:
     """What the patched tree's CMake would fetch; only CMake files are fetched for it. Raises SourceError."""
     root = patched if isinstance(patched, Path) else patched.path
-    fetcher = Fetcher(recipe, layout, mirrors, {}, sourcelock.load(layout, recipe.id))
+    replaced = overrides.parse(override or {})
+    fetcher = Fetcher(recipe, layout, mirrors, replaced, sourcelock.load(layout, recipe.id))
     walker = Walker(LocalTree(root), fetcher.project, _options(recipe), _environment(recipe))
     return tuple(walker.walk(recipe.source.directory).declarations)
 

@@ -12,7 +12,7 @@ from sglwheel.files import Layout
 from sglwheel.mirrors import Mirrors
 from sglwheel.recipe import Recipe
 from sglwheel.source import sourcelock
-from sglwheel.toolchain import cudahome, host, packages
+from sglwheel.toolchain import cudahome, host, packages, resolving, uvtool
 from sglwheel.toolchain.packages import Lock
 from sglwheel.toolchain.torchpin import TorchPin
 
@@ -123,16 +123,16 @@ class Pylocks:
         python = f"{floor.major}.{floor.minor}"
         if self._own:
             try:
-                lock = packages.resolve(
+                lock = resolving.resolve(
                     requirements, stored, python=python, index=index, mirrors=self._mirrors
                 )
                 sourcelock.save_files(self._layout, self._recipe.id, [stored])
                 return lock
             except ToolchainError:
-                if not packages.has_own_index() and not self._mirrors.mapped(packages.PYPI):
+                if not uvtool.has_own_index() and not self._mirrors.mapped(resolving.PYPI):
                     raise
         # This site's indexes may be all that it reaches; their addresses do not belong into recipes/.
-        return packages.resolve(
+        return resolving.resolve(
             requirements, private, python=python, index=index, public=False, mirrors=self._mirrors
         )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sglwheel import files, process
 from sglwheel.errors import WheelhouseError
-from sglwheel.toolchain import packages
+from sglwheel.toolchain import uvtool
 from sglwheel.wheelhouse import nodeprogram
 from sglwheel.wheelhouse.record import Release
 from sglwheel.wheelhouse.wheelfile import record_of
@@ -26,7 +26,7 @@ class Environment:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        uv_directory = Path(packages.uv_binary()).parent
+        uv_directory = Path(uvtool.uv_binary()).parent
         clean = {
             key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "CONDA", "LD_"))
         }
@@ -44,7 +44,7 @@ class Environment:
 
     def uv(self, *words: str) -> process.Completed:
         return process.run(
-            [packages.uv_binary(), *words],
+            [uvtool.uv_binary(), *words],
             failure=WheelhouseError,
             env=self.environment,
             timeout=_INSTALL_PATIENCE_S,
