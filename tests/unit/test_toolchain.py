@@ -220,7 +220,7 @@ def test_everything_missing_is_reported_at_once(layout: Layout, monkeypatch: pyt
     with pytest.raises(ToolchainError, match="this host lacks 5 things that test needs") as caught:
         preflight.require(made, layout)
     where = caught.value.where
-    assert list(where) == ["git", "Python headers", "libnuma headers", "disk", "memory"]
+    assert list(where) == ["git", "disk", "Python headers", "libnuma headers", "memory"]
     assert "apt-get install libnuma-dev" in where["libnuma headers"]
     assert "NUMA_ROOT_DIR" in where["libnuma headers"]
     assert "3.0 GB are free" in where["disk"]
