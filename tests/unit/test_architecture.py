@@ -23,7 +23,7 @@ LAYERS: dict[str, int] = {
             "build storage locks rebase",
             "finish",
             "inspect smoke nodecheck",
-            "wheelhouse nodedoctor",
+            "wheelhouse nodedoctor builddoctor",
             "release",
             "kinds",
             "pipeline",

@@ -61,24 +61,31 @@ def doctor(
 
 
 def _build(name: str | None, as_json: bool) -> None:
-    from sglwheel.toolchain import preflight
+    from sglwheel import builddoctor
+    from sglwheel.mirrors import Mirrors
+    from sglwheel.nodedoctor import diagnosis
 
     layout = Layout.find()
-    found = {
-        one: preflight.check(recipe.load(layout, one), layout)
-        for one in ([name] if name else recipe.names(layout))
-    }
+    mirrors = Mirrors.load(layout)
+    wanted = [name] if name else recipe.names(layout)
+    found = {one: builddoctor.examine(recipe.load(layout, one), layout, mirrors) for one in wanted}
     if as_json:
-        console.emit_json({one: [vars(problem) for problem in problems] for one, problems in found.items()})
-    for one, problems in found.items():
-        if problems:
-            raise DoctorError(
-                f"this host cannot build {one} yet: {len(problems)} things are missing",
-                where={problem.subject: f"{problem.detail}\n→ {problem.remedy}" for problem in problems},
-                next=f"sglwheel doctor --recipe {one}",
-            )
-    if not as_json:
-        console.emit(f"this host can build {', '.join(found)}")
+        console.emit_json({one: [vars(finding) for finding in findings] for one, findings in found.items()})
+    else:
+        for one, findings in found.items():
+            console.emit(f"{one}:")
+            for line in diagnosis.render(findings):
+                console.emit(f"  {line}".rstrip())
+    failed = {
+        f"{one}: {finding.check}": finding.detail + (f"\n→ {finding.remedy}" if finding.remedy else "")
+        for one, findings in found.items()
+        for finding in findings
+        if finding.status == "failed"
+    }
+    if failed:
+        raise DoctorError(
+            f"this host cannot build {', '.join(found)} yet: {len(failed)} things are wrong", where=failed
+        )
 
 
 def _node(python: Path | None, wheel: Path | None, checkpoint: Path | None, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -38,13 +39,19 @@ class Diagnosis:
         return {"schema": 1, "role": "node", "ok": self.ok, **asdict(self)}
 
     def render(self) -> list[str]:
-        """The same for people, as lines; a remedy stands under what it mends."""
+        """The same for people, as lines."""
         lines = [f"python   {self.python}"]
         lines += [f"GPU      {gpu}" for gpu in self.gpus] or ["GPU      none answers (nvidia-smi)"]
         lines += [f"torch    {self.torch or 'none'}", f"kernels  {self.kernels or 'none'}", ""]
-        width = max((len(finding.check) for finding in self.findings), default=0)
-        for finding in self.findings:
-            lines.append(f"{_MARKS[finding.status]:<5} {finding.check:<{width}}  {finding.detail}")
-            if finding.remedy and finding.status != "passed":
-                lines.append(f"      {'':<{width}}  → {finding.remedy}")
-        return lines
+        return [*lines, *render(self.findings)]
+
+
+def render(findings: Sequence[Finding]) -> list[str]:
+    """Aligned lines for people; a remedy stands under what it mends."""
+    lines: list[str] = []
+    width = max((len(finding.check) for finding in findings), default=0)
+    for finding in findings:
+        lines.append(f"{_MARKS[finding.status]:<5} {finding.check:<{width}}  {finding.detail}")
+        if finding.remedy and finding.status != "passed":
+            lines.append(f"      {'':<{width}}  → {finding.remedy}")
+    return lines

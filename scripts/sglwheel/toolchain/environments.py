@@ -104,6 +104,11 @@ def beside(
     return executable, packages.from_json(data["packages"])
 
 
+def toolkit_root(lock: Lock, compiler: host.Compiler, layout: Layout) -> Path:
+    """Where the toolkit of a lock lies when it was made."""
+    return layout.cache / "toolkits" / _key(lock.digest, compiler.description)
+
+
 def toolkit(
     lock: Lock,
     recipe: KernelRecipe,
@@ -113,7 +118,8 @@ def toolkit(
     logs: Path,
     supply: Supply,
 ) -> tuple[CudaHome, tuple[Package, ...]]:
-    root = layout.cache / "toolkits" / _key(lock.digest, found.compiler.description)
+    """The toolkit of a lock, assembled once for each host compiler. Raises ToolchainError."""
+    root = toolkit_root(lock, found.compiler, layout)
     home = root / "cuda"
     with made(root, needs=home / "bin" / "nvcc") as data:
         if not data:

@@ -208,6 +208,8 @@ def _space(recipe: Recipe, layout: Layout, *, fetch: bool = True) -> list[Proble
     needs: dict[Path, int] = {}
     needs[layout.cache] = _still_to_fetch(recipe, layout) if fetch else 0
     needs[layout.work] = recipe.build.build_tree_mib * _MIB
+    # The finished wheel, and the copy of it that is published.
+    needs[layout.wheelhouse] = 2 * recipe.wheel.max_size_mib * _MIB
     by_device: dict[int, tuple[Path, int]] = {}
     for path, amount in needs.items():
         existing = next(parent for parent in (path, *path.parents) if parent.exists())
