@@ -62,7 +62,7 @@ def test_a_release_through_its_life(root: Path, tmp_path: Path) -> None:
     assert "all as published" in run(root, "verify")
     assert "would be removed" in run(root, "gc", "--keep-days", "0", "--keep-generations", "0")
     assert "copied" in run(root, "mirror", str(tmp_path / "copy"))
-    run(root, "node-kit", "sm120a.2", str(tmp_path / "kit"))
+    run(root, "node-kit", "sm120a.2", str(tmp_path / "kit"), "--recipe", "cu130")
     assert (tmp_path / "kit/launch.sh").stat().st_mode & 0o100
     (root / "index.html").write_text("")
     assert "not as they should be" in run(root, "verify", code=9)

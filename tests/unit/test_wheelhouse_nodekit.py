@@ -2,37 +2,62 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from sglwheel import recipe
+from sglwheel.errors import UsageError, WheelhouseError
 from sglwheel.files import Layout
-from sglwheel.wheelhouse import publish
-from sglwheel.wheelhouse.nodekit import ARGUMENTS, ENVIRONMENT, Kit
+from sglwheel.recipe import Recipe
+from sglwheel.recipe.node import Node
+from sglwheel.wheelhouse import Release, publish
+from sglwheel.wheelhouse.nodekit import Kit
 from wheelworld import make_kernel, reports
 
+CHECKOUT = Layout(Path(__file__).parents[2])
 # Stands for Python: the check passes, SGLang knows some flags, and starting it prints its arguments.
 PYTHON = """#!/bin/sh
 case "$*" in
-*install-check*) exit ${CHECK_STATUS:-0} ;;
+*install-check*) echo "$*" > "$0.asked"; exit ${CHECK_STATUS:-0} ;;
 *--help*)
-    echo "--attention-backend --moe-runner-backend --fp4-gemm-backend --kv-cache-dtype --tp"
-    echo "--disable-custom-all-reduce"
+    [ -z "$NO_SGLANG" ] || exit 1
+    echo "--attention-backend --prefill-attention-backend --moe-runner-backend --fp4-gemm-backend"
+    echo "--kv-cache-dtype --tp --disable-custom-all-reduce"
     ;;
-*) echo "$NCCL_P2P_LEVEL $*" ;;
+*) echo "$NCCL_P2P_DISABLE $*" ;;
 esac
 """
+DEFAULTS = {
+    "--attention-backend": "flashinfer",
+    "--moe-runner-backend": "triton",
+    "--fp4-gemm-backend": "flashinfer_cutlass",
+    "--kv-cache-dtype": "bf16",
+}
+
+
+@pytest.fixture(scope="module")
+def sm120() -> Recipe:
+    return recipe.load(CHECKOUT, "cu130")
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Path:
-    release = publish(*reports(make_kernel(tmp_path / "dist")), Layout(tmp_path))
+def release(tmp_path: Path) -> Release:
+    wheel = make_kernel(tmp_path / "dist", provenance={"recipe": {"id": "cu130"}})
+    return publish(*reports(wheel), Layout(tmp_path))
+
+
+@pytest.fixture
+def kit(release: Release, sm120: Recipe, tmp_path: Path) -> Path:
     directory = tmp_path / "it's a kit"
     directory.mkdir()
-    for name, text in Kit.of(release).files(str(tmp_path / "wheel house")).items():
+    for name, text in Kit.of(release, sm120).files(str(tmp_path / "wheel house's")).items():
         (directory / name).write_text(text)
     python = directory / "python"
     python.write_text(PYTHON)
@@ -40,73 +65,177 @@ def kit(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    return directory
+
+
 def launch(kit: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "PYTHON": str(kit / "python"), "MODEL": "/m", **env}
+    environment = {"PATH": os.defpath, "PYTHON": str(kit / "python"), "MODEL": "/m", **env}
     argv = ["bash", str(kit / "launch.sh"), *words]
     return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_it_starts_sglang_with_every_default(kit: Path) -> None:
-    done = launch(kit, "--tp", "2")
-    assert done.returncode == 0, done.stderr
+def test_it_starts_sglang_with_every_default(kit: Path, model: Path) -> None:
+    done = launch(kit, "--tp", "2", MODEL=str(model))
+    assert (done.returncode, done.stderr) == (0, "")
+    said = " ".join(f"{name} {value}" for name, value in DEFAULTS.items())
     assert done.stdout.strip() == (
-        "SYS -m sglang.launch_server --model-path /m --attention-backend flashinfer "
-        "--moe-runner-backend triton "
-        "--fp4-gemm-backend cutlass --kv-cache-dtype bf16 --disable-custom-all-reduce --tp 2"
+        f"1 -m sglang.launch_server --model-path {model} {said} --disable-custom-all-reduce --tp 2"
     )
+    asked = (kit / "python.asked").read_text()
+    assert "install-check.pyz start --wheelhouse" in asked and "wheel house's --release sgl_kernel" in asked
+
+
+def test_what_the_operator_gives_wins(kit: Path) -> None:
+    done = launch(kit, "--attention-backend=triton", "--kv-cache-dtype", "bfloat16", NCCL_P2P_DISABLE="0")
+    words = done.stdout.split()
+    assert words[0] == "0"
+    assert "flashinfer" not in words and "bf16" not in words
+    assert words[-3:] == ["--attention-backend=triton", "--kv-cache-dtype", "bfloat16"]
+    assert "nothing is known of the model" in done.stderr, "/m is no directory here"
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "reason"),
     [
-        ["--attention-backend", "trtllm_mha"],
-        ["--attention-backend=fa3"],
-        ["--moe-runner-backend", "flashinfer_trtllm"],
-        ["--kv-cache-dtype", "fp8_e4m3"],
-        ["--not-a-flag"],
+        (["--attention-backend", "trtllm_mha"], "has no code for SM120"),
+        (["--attention-backend=fa3"], "has no code for SM120"),
+        (["--prefill-attention-backend", "trtllm_mla"], "has no code for SM120"),
+        (["--moe-runner-backend", "flashinfer_trtllm_routed"], "has no code for SM120"),
+        (["--fp4-gemm-backend", "flashinfer_trtllm"], "has no code for SM120"),
+        (["--kv-cache-dtype", "fp8_e4m3"], "scales of 1.0"),
+        (["--not-a-flag"], "does not know --not-a-flag"),
     ],
 )
-def test_what_is_known_to_fail_is_refused(kit: Path, words: list[str]) -> None:
+def test_what_is_known_to_fail_is_refused(kit: Path, words: list[str], reason: str) -> None:
     done = launch(kit, *words)
     assert done.returncode == 9
-    assert done.stderr.startswith("refused: ")
+    assert reason in next(line for line in done.stderr.splitlines() if line.startswith("refused: "))
     assert launch(kit, *words, SGLWHEEL_ALLOW="1").returncode == 0
+
+
+def test_what_gives_garbage_with_some_models_is_refused_for_those(kit: Path, model: Path) -> None:
+    assert launch(kit, MODEL=str(model)).returncode == 0
+    assert launch(kit, "--kv-cache-dtype", "auto", MODEL=str(model)).returncode == 0
+    (model / "hf_quant_config.json").write_text(
+        json.dumps({"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}, indent=2)
+    )
+    assert launch(kit, MODEL=str(model)).returncode == 0, "bf16 is given, so the declaration does not count"
+    for words, reason in (
+        (["--kv-cache-dtype", "auto"], "would take FP8"),
+        (["--moe-runner-backend", "flashinfer_cutlass"], "invalid output with NVFP4 experts"),
+    ):
+        done = launch(kit, *words, MODEL=str(model))
+        assert done.returncode == 9
+        assert reason in done.stderr
+    (model / "config.json").write_text(json.dumps({"kv_lora_rank": 512}))
+    done = launch(kit, MODEL=str(model))
+    assert done.returncode == 9
+    assert "give --attention-backend triton" in done.stderr
+    assert launch(kit, "--attention-backend", "triton", MODEL=str(model)).returncode == 0
 
 
 def test_a_failed_check_or_a_missing_model_stops_it(kit: Path) -> None:
     assert launch(kit, CHECK_STATUS="9").returncode == 9
     assert "set MODEL" in launch(kit, MODEL="").stderr
+    assert "is SGLang installed there?" in launch(kit, NO_SGLANG="1").stderr
+    doctor = kit / "sglwheel"
+    doctor.write_text('#!/bin/sh\necho "$*"\nexit 10\n')
+    doctor.chmod(0o755)
+    done = launch(kit, PATH=f"{kit}:{os.defpath}")
+    assert (done.returncode, done.stdout) == (9, f"doctor --role node --python {kit / 'python'}\n")
 
 
-def test_a_recipe_changes_adds_and_drops(tmp_path: Path) -> None:
-    release = publish(*reports(make_kernel(tmp_path / "dist")), Layout(tmp_path))
-    kit = Kit.of(
-        release,
-        arguments={"--attention-backend": "triton", "--disable-custom-all-reduce": False, "--tp": 4},
-        environment={"NCCL_IB_DISABLE": ""},
-    )
-    text = kit.files("/w")["launch.sh"]
-    assert "arguments+=(--attention-backend triton)" in text
-    assert "arguments+=(--tp 4)" in text
-    assert "arguments+=(--disable-custom-all-reduce)" not in text
-    assert "NCCL_IB_DISABLE" not in text
-
-
-def test_every_value_has_a_reason_and_a_source(kit: Path) -> None:
-    for setting in (*ARGUMENTS, *ENVIRONMENT):
-        assert setting.reason
-        assert setting.source
-        assert setting.reason in (kit / "README.md").read_text()
-    assert "Not proven" in (kit / "README.md").read_text()
+def test_every_value_has_a_reason_and_a_source_in_every_file(kit: Path, sm120: Recipe) -> None:
+    assert sm120.node is not None
+    script = (kit / "launch.sh").read_text()
+    flat = " ".join(line.strip().removeprefix("#").strip() for line in script.splitlines())
+    readme, unit = ((kit / name).read_text() for name in ("README.md", "sglang.service"))
+    for item in (*sm120.node.arguments, *sm120.node.environment, *sm120.node.refusals):
+        assert item.reason in flat and item.source in flat, item
+        assert item.reason in readme and item.source in readme, item
+    for item in sm120.node.arguments:
+        assert item.words in unit
+    for line in sm120.node.not_proven:
+        assert f"- {line}" in readme
+    assert "it is a candidate" in readme
+    settings = [line for line in unit.partition("[Service]")[2].splitlines() if line and line[0] != "#"]
+    assert len(settings) > 8
+    assert unit.count("# Source: ") >= 6
 
 
 def test_linters_accept_it(kit: Path) -> None:
-    subprocess.run(["bash", "-n", str(kit / "launch.sh")], check=True)
-    if shellcheck := shutil.which("shellcheck"):
-        subprocess.run([shellcheck, str(kit / "launch.sh")], check=True)
-    if analyze := shutil.which("systemd-analyze"):
-        done = subprocess.run(
-            [analyze, "verify", str(kit / "sglang.service")], capture_output=True, text=True, check=False
-        )
-        ours = [line for line in done.stderr.splitlines() if "sglang.service" in line and "man " not in line]
-        assert ours == [], done.stderr
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    done = subprocess.run([shellcheck, kit / "launch.sh"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_systemd_accepts_the_unit(kit: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd-analyze on this host")
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(kit / "sglang.service")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert [line for line in done.stderr.splitlines() if "sglang" in line] == [], done.stderr
+
+
+def test_a_recipe_that_says_nothing_of_nodes_is_named(release: Release) -> None:
+    sample = recipe.load(CHECKOUT, "sample")
+    with pytest.raises(WheelhouseError, match="was built by recipe cu130, not sample"):
+        Kit.of(release, sample)
+    own = Release(release.root, release.record.model_copy(update={"recipe": "sample"}))
+    with pytest.raises(WheelhouseError, match="does not say how a node runs its wheel") as caught:
+        Kit.of(own, sample)
+    assert caught.value.exit_code == 9
+
+
+def test_advice_for_nodes_is_no_input_of_the_wheel(sm120: Recipe) -> None:
+    assert sm120.model_copy(update={"node": None}).digest == sm120.digest
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[arguments]]\nname = "--x; rm -rf"\nreason = "r"\nsource = "s"', "is not an argument"),
+        ('[[arguments]]\nname = "--x"\nvalue = "$(id)"\nreason = "r"\nsource = "s"', "must be letters"),
+        ('[[arguments]]\nname = "--x"\nreason = "a\\nid"\nsource = "s"', "one line of text"),
+        ('[[arguments]]\nname = "--x"\nsource = "s"', "reason"),
+        (
+            '[[environment]]\nname = "LD_PRELOAD"\nvalue = "1"\nreason = "r"\nsource = "s"',
+            "not a variable of",
+        ),
+        (
+            '[[refusals]]\nargument = "--x"\nvalues = [") ;; *"]\nreason = "r"\nsource = "s"',
+            "must be letters",
+        ),
+        (
+            '[[refusals]]\nargument = "--x"\nvalues = ["a"]\nfile = "../x"\nmatches = "a"\n'
+            'reason = "r"\nsource = "s"',
+            "not the name of a model's file",
+        ),
+        (
+            '[[refusals]]\nargument = "--x"\nvalues = ["a"]\nfile = "x"\nreason = "r"\nsource = "s"',
+            "come together",
+        ),
+        (
+            '[[arguments]]\nname = "--x"\nreason = "r"\nsource = "s"\n' * 2,
+            "stands twice: --x",
+        ),
+    ],
+)
+def test_nothing_breaks_out_of_the_rendered_script(text: str, message: str) -> None:
+    good = (CHECKOUT.recipes / "cu130.toml").read_text().partition("\n[node]\n")[0]
+    bad = f"{good}\n[node]\nnot-proven = ['all']\n{text.replace('[[', '[[node.')}\n"
+    with pytest.raises(UsageError) as caught:
+        recipe.parse(bad.encode(), name="x", path="recipes/x.toml")
+    assert message in str(caught.value.where), caught.value.where
+    assert Node.model_validate({"not-proven": ["all"]}).arguments == ()
+    assert tomllib.loads(bad)

@@ -253,13 +253,22 @@ def sign(key: Path) -> None:
 @click.argument("release")
 @click.argument("directory", type=_path)
 @click.option("--at", "location", metavar="DIRECTORY|URL", help="where the node sees the wheelhouse")
-def node_kit(release: str, directory: Path, location: str | None) -> None:
+@click.option(
+    "--recipe", "named", metavar="ID", help="take [node] from here, for a wheel that names no recipe"
+)
+def node_kit(release: str, directory: Path, location: str | None, named: str | None) -> None:
     """Write a launch script, a systemd unit and their reasons for RELEASE into DIRECTORY."""
+    from sglwheel import recipe
     from sglwheel.wheelhouse import nodeprogram
     from sglwheel.wheelhouse.nodekit import Kit
 
     house = _house()
-    for name, text in Kit.of(house.find(release)).files(location or str(house.root)).items():
+    found = house.find(release)
+    id = named or found.record.recipe
+    if id is None:
+        raise UsageError(f"{found.id} does not say which recipe built it", next="give --recipe")
+    kit = Kit.of(found, recipe.load(Layout.find(), id))
+    for name, text in kit.files(location or str(house.root)).items():
         write_atomic(directory / name, text, mode=0o755 if name.endswith(".sh") else 0o644)
     nodeprogram.write(directory)
     console.emit(str(directory))

@@ -2,6 +2,7 @@
 
     python install-check.pyz before    does this environment fit, and which release is right for it?
     python install-check.pyz after     is what is installed ours, to the byte, and is torch what it was?
+    python install-check.pyz start     all of `after`, and do GPU and driver run it? launch.sh asks this
 
 It needs Python 3.8 and nothing else, writes nothing but its own state file, and imports the wheel only in a
 process of its own. Exit status: 0 all is well, 9 something is not, 2 wrong usage.
@@ -98,6 +99,8 @@ def after(options: argparse.Namespace) -> dict[str, Any]:
         if name in KERNELS and other != name and other in node.kernels:
             results.append(Result("rival", "failed", f"{other} {node.kernels[other]} owns the same files"))
     results.append(_torch_unchanged(node, state))
+    if options.check == "start":
+        results += [result for result in fits(node, release) if result.name not in ("python", "torch")]
     if not options.no_import:
         for module in options.imports:
             results.append(_import(module))
@@ -171,7 +174,7 @@ def beside() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("check", choices=("before", "after"))
+    parser.add_argument("check", choices=("before", "after", "start"))
     parser.add_argument("--wheelhouse", default=beside(), help="directory or url")
     parser.add_argument("--release", help="id, version or file name; otherwise the best that fits")
     parser.add_argument("--state", default=STATE, help="where `before` remembers for `after`")

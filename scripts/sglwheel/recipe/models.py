@@ -26,6 +26,7 @@ from sglwheel.recipe.fields import (
     ToolVersion,
     TorchVersion,
 )
+from sglwheel.recipe.node import Node
 from sglwheel.types import parse_torch_version
 
 
@@ -185,11 +186,14 @@ class Recipe(Table):
     build: Build
     wheel: Wheel
     smoke: Smoke | PythonSmoke
+    node: Node | None = None
 
     @property
     def digest(self) -> str:
-        """SHA-256 over every value, independent of layout and comments."""
-        text = json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
+        """SHA-256 over every value that the wheel is made from, independent of layout and comments."""
+        # How a node runs the wheel is no input of it: better advice must not change published bytes.
+        made = self.model_dump(mode="json", by_alias=True, exclude={"node"})
+        text = json.dumps(made, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
