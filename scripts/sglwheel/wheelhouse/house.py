@@ -13,15 +13,19 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 from sglwheel import files
 from sglwheel.errors import WheelhouseError
 from sglwheel.wheelhouse.links import link, same
-from sglwheel.wheelhouse.record import Record, Release
+from sglwheel.wheelhouse.record import Record, Release, now
 
 _LOCK_PATIENCE_S = 600.0
 _SERIAL = re.compile(r'"serial":(\d+)')
+_PUBLISHED = re.compile(r'"when":"([0-9TZ:-]+)","what":"published"')
+# What clocks of builders may differ by without anybody minding.
+_CLOCKS_DIFFER = timedelta(hours=24)
 
 
 class Wheelhouse:
@@ -72,7 +76,10 @@ class Wheelhouse:
             timeout=_LOCK_PATIENCE_S,
             next="wait for the other publisher, or end it: its lock goes with it",
         ):
-            yield
+            try:
+                yield
+            except OSError as error:
+                raise _unusable(self.root, error) from error
 
     @contextmanager
     def transaction(self, *ids: str) -> Iterator[None]:
@@ -143,23 +150,44 @@ class Wheelhouse:
         )
 
     def ids(self) -> list[str]:
-        """Every release on disk, also yanked ones; a look at one directory."""
+        """Every release on disk, also yanked ones; a look at one directory.
+
+        A stray file or a link out of here is no release: `verify` speaks of it, and it stops nobody.
+        """
         try:
             with os.scandir(self.builds) as entries:
-                return sorted(entry.name for entry in entries if not entry.name.startswith("."))
+                return sorted(
+                    entry.name
+                    for entry in entries
+                    if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+                )
         except FileNotFoundError:
             return []
         except OSError as error:
             raise _unusable(self.root, error) from error
 
     def next_serial(self) -> int:
-        """Needs the lock."""
+        """Needs the lock. Raises WheelhouseError when this host's clock lags behind what was published."""
         try:
-            known = [int(number) for number in _SERIAL.findall(self.catalogue.read_text("utf-8"))]
+            listed = self.catalogue.read_text("utf-8")
         except (OSError, UnicodeDecodeError):
-            known = []
+            listed = ""
+        self._agree_on_time(listed)
+        known = [int(number) for number in _SERIAL.findall(listed)]
         flight = [id for id in self.in_flight() if (self.builds / id).is_dir()]
         return 1 + max([*known, *(self.read(id).serial for id in flight)], default=0)
+
+    @staticmethod
+    def _agree_on_time(listed: str) -> None:
+        # A release that seems old from its first day on is what gc removes.
+        newest = max(_PUBLISHED.findall(listed), default="")
+        here = now()
+        if newest > (here + _CLOCKS_DIFFER).strftime("%Y-%m-%dT%H:%M:%SZ"):
+            raise WheelhouseError(
+                "this host's clock is in the past",
+                where={"clock": here.strftime("%Y-%m-%d %H:%M:%S UTC"), "newest release": newest},
+                next="set the clock (timedatectl), then publish again; nothing was published",
+            )
 
     def records(self) -> dict[str, Record]:
         """All records: from the catalogue, except where journal or directory say that it is behind."""
@@ -227,7 +255,7 @@ def _unusable(root: Path, error: OSError) -> WheelhouseError:
     return WheelhouseError(
         f"the wheelhouse cannot be used: {error.strerror or error}",
         where={"directory": str(root), **({"file": str(error.filename)} if error.filename else {})},
-        next="check that it exists, is writable and has room; nothing was published",
+        next="see that it is there, writable and has room, then run the same command again",
     )
 
 

@@ -124,7 +124,7 @@ def _fill(staged: Path, wheel: WheelFile, record: Record, results: Mapping[str, 
     target = staged / wheel.filename
     copy_synced(wheel.path, target)
     # What was checked is what is published, also if somebody swaps the source file meanwhile.
-    if WheelFile.read(target).sha256 != record.sha256:
+    if files.sha256(target) != record.sha256:
         raise WheelhouseError("the wheel changed while it was published", where={"file": str(wheel.path)})
     _write(staged / f"{wheel.filename}.metadata", wheel.metadata)
     for kind, value in results.items():

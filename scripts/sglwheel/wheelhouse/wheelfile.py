@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from packaging.metadata import parse_email
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from sglwheel import files
 from sglwheel.errors import WheelhouseError
 from sglwheel.nodecheck.node import by_installer
 
@@ -57,8 +57,11 @@ class WheelFile:
         except (InvalidWheelFilename, InvalidVersion) as error:
             raise _refused(path, f"its name is not a wheel's: {error}") from None
         try:
-            digest, size = files.sha256(path), path.stat().st_size
-            with zipfile.ZipFile(path) as archive:
+            # One open file: what is hashed is what is read, also if somebody swaps the name meanwhile.
+            with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+                stream.seek(0)
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+                size = os.fstat(stream.fileno()).st_size
                 return cls._checked(
                     path, archive, str(name), version, {str(tag) for tag in tags}, digest, size
                 )
