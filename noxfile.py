@@ -24,6 +24,7 @@ VERBS = {
     "drift": "Say when and why patches changed state upstream: -- cu130 [--from A] [--to B]",
     "rebase": "Carry a series to another upstream commit: -- cu130 --to COMMIT",
     "inspect": "Explain any wheel: -- path/to.whl [--torch 2.12.0] [--recipe cu130]",
+    "timeline": "Say where a build's time went: -- cu130 [-o timeline.html | -o trace.json]",
     "schema": "Print the JSON schema of recipes.",
     "smoke": "Import a wheel in a fresh environment: -- path/to.whl --recipe cu130",
     "install-check": "Install a published wheel with its printed line: -- <wheel name>",

@@ -12,6 +12,7 @@ from typing import Any
 from packaging.version import Version
 
 from sglwheel import build, finish, recipe
+from sglwheel.build.budget import Allowance
 from sglwheel.files import Layout
 
 DATE = datetime(2026, 3, 6, 12, 0, tzinfo=UTC)
@@ -158,7 +159,13 @@ class World:
 
     def build(self, jobs: int | None = 2) -> build.BuiltWheel:
         return build.build(
-            self.recipe, self.patched, self.dependencies, self.env, self.layout, date=DATE, jobs=jobs
+            self.recipe,
+            self.patched,
+            self.dependencies,
+            self.env,
+            self.layout,
+            date=DATE,
+            allowance=Allowance(jobs),
         )
 
     def finish(self, built: build.BuiltWheel) -> finish.FinishedWheel:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import rich.console
+import rich.live
 import rich.progress
+import rich.progress_bar
+import rich.table
+import rich.text
 
 from sglwheel.errors import SglwheelError
+
+_PLAIN_SECONDS = 15.0  # between lines where nobody sees a bar
+_BAR = 24  # columns
 
 _stderr = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -97,7 +105,7 @@ class Progress:
             self._bar.update(self._task, completed=done, total=total, note=note)
             return
         now = time.monotonic()
-        if now - self._said >= 15 or (total is not None and done >= total):
+        if now - self._said >= _PLAIN_SECONDS or (total is not None and done >= total):
             self._said = now
             amount = (
                 f"{done / 1e6:.1f}" + (f"/{total / 1e6:.1f}" if total else "") + " MB"
@@ -105,6 +113,73 @@ class Progress:
                 else f"{done:.0f}" + (f"/{total:.0f}" if total else "")
             )
             detail(f"{self._description}: {amount}{' ' + note if note else ''}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that is going on: what, how far (0 to 1, more is overdue), and what to say about it."""
+
+    name: str
+    share: float
+    note: str
+    amount: str
+
+
+@dataclass(frozen=True)
+class Board:
+    """A live view: the whole, what each slot does, and a gauge below; `line` says it in one line."""
+
+    line: str
+    share: float
+    note: str
+    rows: tuple[Row, ...]
+    gauge: float
+    gauge_note: str
+
+
+@contextmanager
+def live(description: str) -> Iterator[Callable[[Board], None]]:
+    """Show boards as they come: redrawn in place on a terminal, a plain line every 15 s elsewhere."""
+    if not interactive():
+        said = time.monotonic()
+
+        def line(board: Board) -> None:
+            nonlocal said
+            now = time.monotonic()
+            if now - said >= _PLAIN_SECONDS or board.share >= 1:
+                said = now
+                detail(f"{description}: {board.line}")
+
+        yield line
+        return
+    with rich.live.Live(console=_stderr, transient=True, refresh_per_second=2) as view:
+        yield lambda board: view.update(_drawn(description, board))
+
+
+def _drawn(description: str, board: Board) -> rich.table.Table:
+    """A board for a terminal, never wider than it and never higher."""
+    table = rich.table.Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=44)
+    table.add_column(width=_BAR)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+
+    def add(name: str, share: float, note: str, amount: str, style: str, dim: bool = False) -> None:
+        bar = rich.progress_bar.ProgressBar(
+            total=1.0, completed=min(share, 1.0), width=_BAR, complete_style=style, finished_style=style
+        )
+        words = "dim" if dim else ""
+        text = [rich.text.Text(part, words) for part in (f"  {name}", note, amount)]
+        table.add_row(text[0], bar, *text[1:])
+
+    add(description, board.share, board.note, "", "green")
+    shown = board.rows[: max(1, _stderr.size.height - 5)]
+    for row in shown:
+        add(f"  {row.name}", row.share, row.note, row.amount, "yellow" if row.share > 1 else "cyan", dim=True)
+    if len(board.rows) > len(shown):
+        table.add_row(rich.text.Text(f"    and {len(board.rows) - len(shown)} more", "dim"))
+    add("memory", board.gauge, board.gauge_note, "", "magenta" if board.gauge < 0.9 else "red")
+    return table
 
 
 def report(error: SglwheelError) -> None:

@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from sglwheel import __version__, build, console, finish, source, toolchain
 from sglwheel.build import BuiltWheel
+from sglwheel.build.budget import Allowance
 from sglwheel.errors import BuildError, SourceError, ToolchainError, UsageError
 from sglwheel.files import Layout
 from sglwheel.mirrors import Mirrors
@@ -107,7 +108,7 @@ class Kernels:
     mirrors: Mirrors
     lent: Borrowed | None
     overrides: Mapping[str, str]
-    jobs: int | None
+    allowance: Allowance
 
     @property
     def versions(self) -> Versions:
@@ -131,7 +132,7 @@ class Kernels:
             say_fetched(dependencies.bytes_fetched)
         with stage("build", BuildError):
             built = build.build(
-                recipe, patched, dependencies, env, layout, date=checkout.date, jobs=self.jobs
+                recipe, patched, dependencies, env, layout, date=checkout.date, allowance=self.allowance
             )
             console.detail(
                 f"{layout.relative(built.tree)}: nothing to do"
@@ -152,11 +153,11 @@ def of(
     *,
     lent: Borrowed | None = None,
     overrides: Mapping[str, str] | None = None,
-    jobs: int | None = None,
+    allowance: Allowance | None = None,
 ) -> Kind:
     """The kind of a recipe, with what the command line says about this run."""
     if isinstance(recipe, KernelRecipe):
-        return Kernels(recipe, layout, mirrors, lent, overrides or {}, jobs)
+        return Kernels(recipe, layout, mirrors, lent, overrides or {}, allowance or Allowance())
     raise UsageError(f"{recipe.id} is of a kind that this version does not build")
 
 

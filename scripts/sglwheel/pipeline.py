@@ -23,6 +23,7 @@ from sglwheel import (
     source,
     wheelhouse,
 )
+from sglwheel.build.budget import Allowance
 from sglwheel.bundle import Bundle
 from sglwheel.errors import PatchError, SourceError, ToolchainError, WheelhouseError
 from sglwheel.files import Layout
@@ -44,12 +45,12 @@ class Options:
     """What the command line changes about a recipe, for one run.
 
     `torch_from` is an environment whose torch is used; `until` "finish" publishes nothing. `offline` asks
-    nobody, `bundle` is where `vendor` put what is needed.
+    nobody, `bundle` is where `vendor` put what is needed. `allowance` limits what compiling takes.
     """
 
     torch: str | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
-    jobs: int | None = None
+    allowance: Allowance = field(default_factory=Allowance)
     all_patches: bool = False
     torch_from: Path | None = None
     provider: Literal["pypi", "system"] | None = None
@@ -116,7 +117,7 @@ class Context:
             self.mirrors,
             lent=self.lent,
             overrides=self.options.overrides,
-            jobs=self.options.jobs,
+            allowance=self.options.allowance,
         )
 
     @cached_property

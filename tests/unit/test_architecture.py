@@ -21,13 +21,13 @@ LAYERS: dict[str, int] = {
             "source patching",
             "toolchain drift",
             "build storage locks rebase",
-            "finish",
+            "finish timeline",
             "inspect smoke nodecheck",
             "wheelhouse nodedoctor builddoctor",
             "release",
             "kinds",
             "pipeline",
-            "vendoring lockverb",
+            "vendoring lockverb bench",
             "cli",
         ]
     )
@@ -36,7 +36,7 @@ LAYERS: dict[str, int] = {
 
 
 # What runs inside another interpreter is a program of its own, not part of the flow.
-PROGRAMS = ("smoke/smoke_child.py", "build/data/", "nodecheck/")
+PROGRAMS = ("smoke/smoke_child.py", "build/data/", "bench/data/", "nodecheck/")
 
 
 def module_name(path: Path) -> str:

@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglwheel import console, files, process, series, source
-from sglwheel.build import fingerprint, jobs
-from sglwheel.build.admission import Governor, State
+from sglwheel.build import fingerprint, happened
+from sglwheel.build.admission import Governor
+from sglwheel.build.budget import Allowance, Budget
 from sglwheel.build.buildtree import BuildTree, Result
-from sglwheel.build.diagnosis import compile_error, configure_error
+from sglwheel.build.costs import Costs, too_large
+from sglwheel.build.diagnosis import compile_error, configure_error, exceeds_host
+from sglwheel.build.forecast import Forecast
 from sglwheel.build.invocation import Invocation
-from sglwheel.build.jobs import Costs
-from sglwheel.build.progress import Forecast, Transcript
+from sglwheel.build.live import Live
+from sglwheel.build.progress import Transcript
+from sglwheel.build.recording import Recording
+from sglwheel.build.units import State
 from sglwheel.errors import BuildError, Interrupted
 from sglwheel.patching import proofs
 
@@ -29,7 +34,11 @@ if TYPE_CHECKING:
     from sglwheel.source import Dependencies
     from sglwheel.toolchain import BuildEnv
 
-_NOTE_SECONDS = 3.0
+# What a waiting launcher has for itself, measured with CPython 3.11 and 3.13; all together get this part of
+# the memory, so that the governor can choose among as many units as possible.
+_LAUNCHER_BYTES = 5 << 20
+_LAUNCHERS_SHARE = 50
+_LAUNCHERS_MOST = 512
 
 
 @dataclass(frozen=True)
@@ -55,13 +64,13 @@ def build(
     layout: Layout,
     *,
     date: datetime,
-    jobs: int | None = None,
+    allowance: Allowance | None = None,
 ) -> BuiltWheel:
     """Build the raw wheel, or return the one that a finished tree holds.
 
-    `date` is the upstream commit's: SOURCE_DATE_EPOCH. `jobs` limits how many compilers run at once (the
-    cores, if None); memory limits them in any case. Raises BuildError and Interrupted, and PatchError for a
-    patch that proves nothing; the tree stays and the next run continues.
+    `date` is the upstream commit's: SOURCE_DATE_EPOCH. `allowance` is what the user lets it take; the host's
+    own limits hold in any case. Raises BuildError and Interrupted, and PatchError for a patch that proves
+    nothing; the tree stays and the next run continues.
     """
     inputs = fingerprint.inputs(recipe, patched, dependencies, env)
     digest = fingerprint.digest(inputs)
@@ -76,7 +85,9 @@ def build(
             files.cache_directory(layout.work)
             _say_what_changed(tree, inputs)
             tree.write("inputs.json", inputs)
-            run = _Run(recipe, patched, dependencies, env, layout, tree, log, epoch, slots=jobs)
+            budget = (allowance or Allowance()).budget()
+            flavour = fingerprint.flavour(inputs)
+            run = _Run(recipe, patched, dependencies, env, layout, tree, log, epoch, budget, flavour)
             result = replace(run(), packing=packing)
             tree.finish(result)
     return BuiltWheel(
@@ -115,14 +126,16 @@ class _Run:
         tree: BuildTree,
         log: Path,
         epoch: int,
-        *,
-        slots: int | None,
+        budget: Budget,
+        flavour: str,
     ) -> None:
         self.recipe, self.patched, self.dependencies = recipe, patched, dependencies
         self.env, self.layout, self.tree, self.log = env, layout, tree, log
-        self.slots = slots or jobs.cores()
-        self.invocation = Invocation(recipe, env, tree, epoch, self.slots)
+        self.budget = budget
+        self.invocation = Invocation(recipe, env, tree, epoch)
         self.history = tree.path.parent / "units.jsonl"
+        self.costs = Costs(self.history, flavour=flavour)
+        self.recording = recording_path(log)
 
     def __call__(self) -> Result:
         tree = self.tree
@@ -184,33 +197,32 @@ class _Run:
 
     def _compile(self, definitions: Mapping[str, str], units: Sequence[str]) -> Result:
         """Run ninja under the governor; `units` are the object files still to come."""
-        tree = self.tree
-        costs = Costs(self.history)
-        for unit, cost in jobs.too_large(units, costs):
-            console.warn(
-                f"{unit} is expected to need {console.format_bytes(cost.peak)}, more than this host can give:"
-                " it runs alone and may be killed"
-            )
+        tree, budget = self.tree, self.budget
+        giants = too_large(units, self.costs, budget.ever())
+        if giants:
+            raise exceeds_host(giants, budget.ever())
         said = Transcript()
         started, cpu = time.monotonic(), _children_cpu()
         shutil.rmtree(tree.raw, ignore_errors=True)
-        room = jobs.memory_available() - jobs.reserve()
-        forecast = Forecast(units, costs, slots=self.slots, room=room)
+        forecast = Forecast(units, self.costs, slots=budget.slots)
+        room = budget.room()
         console.detail(
             f"{len(units)} units to compile, about {console.format_seconds(forecast.total_seconds)} of CPU;"
-            f" {self.slots} at a time, in {console.format_bytes(room)} of memory"
+            f" {budget.slots} at a time, in {console.format_bytes(room)} of memory"
         )
-        governor = Governor(costs, slots=self.slots, history=self.history)
-        with console.progress("compile") as bar:
-            show = _Show(bar, said, forecast)
-            governor.on_tick = show
+        wide = max(budget.slots + 16, room // _LAUNCHERS_SHARE // _LAUNCHER_BYTES)
+        governor = Governor(self.costs, budget, history=self.history, recording=Recording(self.recording))
+        with console.live("compile") as show:
+            governor.on_tick = Live(show, said, forecast)
             try:
                 with governor:
                     done = process.stream(
                         self.invocation.command(tree.raw, definitions),
                         failure=BuildError,
                         log=self.log,
-                        env=self.invocation.environment(admission=governor.address),
+                        env=self.invocation.environment(
+                            admission=governor.address, wide=min(wide, _LAUNCHERS_MOST)
+                        ),
                         on_line=said.feed,
                     )
             except Interrupted:
@@ -219,7 +231,9 @@ class _Run:
             finally:
                 spent = self._account(governor.state, time.monotonic() - started, _children_cpu() - cpu, said)
         if done.returncode:
-            raise compile_error(said, done, self.log, tree)
+            raise compile_error(said, done, self.log, tree, again=governor.state.again)
+        for line in happened.summary(happened.read(self.recording)):
+            console.detail(line)
         wheels = sorted(tree.raw.glob("*.whl"))
         if len(wheels) != 1:
             raise BuildError(
@@ -252,20 +266,9 @@ class _Run:
         )
 
 
-class _Show:
-    """Keep the bar current from the governor's ticks, also while no step ends for minutes."""
-
-    def __init__(self, bar: console.Progress, said: Transcript, forecast: Forecast) -> None:
-        self._bar, self._said, self._forecast = bar, said, forecast
-        self._noted = float("-inf")
-        self._note = ""
-
-    def __call__(self, state: State) -> None:
-        now = time.monotonic()
-        if now - self._noted >= _NOTE_SECONDS:
-            self._noted, self._note = now, self._forecast.note(state)
-        if self._said.done < self._said.total or not self._said.total:
-            self._bar.update(self._said.done, self._said.total or None, self._note)
+def recording_path(log: Path) -> Path:
+    """Where what happened to a tree is kept, beside its log."""
+    return log.with_suffix(".jsonl")
 
 
 def _children_cpu() -> float:

@@ -1,7 +1,8 @@
 """Admission of compilers: ninja runs wide, a unit starts when its expected memory fits.
 
 `data/launch.py` stands in front of every compiler, asks here over a unix socket and waits. The connection is
-the token: when the launcher ends, however it ends, its memory is free again.
+the token: when the launcher ends, however it ends, its memory is free again. A launcher also reports its
+compiler's end and is told to start it again when we, or somebody else, killed it.
 """
 
 from __future__ import annotations
@@ -14,109 +15,53 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from sglwheel.build import jobs
-from sglwheel.build.jobs import Cost, Costs
+from sglwheel.build import meter, policy
+from sglwheel.build.budget import Budget
+from sglwheel.build.costs import Cost, Costs
+from sglwheel.build.ledger import Claim, Ledger
+from sglwheel.build.policy import Active
+from sglwheel.build.recording import Recording
+from sglwheel.build.units import Finished, State, Unit, starved
 
-_TICK = 1.0  # seconds between looks at memory
+_TICK = 0.25  # seconds between looks at memory
+_SHOW = 1.0  # seconds between calls of `on_tick`
 _NO_READER_LIMIT = 1 << 16
-
-
-@dataclass(frozen=True)
-class Active:
-    """A unit that runs: what it is expected to take, and for how many seconds still."""
-
-    cost: Cost
-    left: float
-
-
-def choose(waiting: Sequence[Cost], running: Sequence[Active], *, room: int, slots: int) -> int | None:
-    """The index of the unit to start now, or None.
-
-    Longest first, as the last unit to end decides how long a build takes. Where that does not fit, a shorter
-    one takes the place meanwhile, but only one that will not be in its way. One unit always runs, or nothing
-    ever would.
-    """
-    if not waiting or len(running) >= slots:
-        return None
-    order = sorted(range(len(waiting)), key=lambda i: (-waiting[i].seconds, -waiting[i].peak, i))
-    first, free = waiting[order[0]], room - sum(active.cost.peak for active in running)
-    if not running or first.peak <= free:
-        return order[0]
-    # When the first can start, and what it leaves then: EASY backfilling, with memory in the place of nodes.
-    start, spare = 0.0, free - first.peak
-    for active in sorted(running, key=lambda active: active.left):
-        if spare >= 0:
-            break
-        start, spare = active.left, spare + active.cost.peak
-    for index in order[1:]:
-        cost = waiting[index]
-        if cost.peak <= free and (cost.seconds <= start or cost.peak <= spare):
-            return index
-    return None
-
-
-@dataclass
-class Unit:
-    """One unit between asking and its end."""
-
-    unit: str
-    pid: int
-    cost: Cost
-    since: float
-    channel: socket.socket
-    started: float | None = None
-    peak: int = 0
-    buffer: bytes = b""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A compiler that ended."""
-
-    unit: str
-    code: int
-    seconds: float
-    cpu: float
-    peak: int
-
-
-@dataclass
-class State:
-    """What progress shows; read by another thread, so replaced rather than edited."""
-
-    running: tuple[tuple[str, float, Cost], ...] = ()
-    finished: list[Finished] = field(default_factory=list)
-    resident: int = 0
-    peak: int = 0
+_SETTLE = 2.0  # seconds in which an ended compiler gives its memory back
+_PATIENCE = 60.0  # seconds to wait for memory that others hold, before the smallest unit starts regardless
 
 
 class Governor:
     """Serve admissions from a thread while a build runs (a context manager).
 
-    `slots` compilers run at once at most; together they get what memory is available, less the reserve. Each
-    finished unit becomes a line in `history`, from which the next build's expectations come.
+    Each finished unit becomes a line in `history`, from which the next build's expectations come, and
+    everything that happens goes into `recording`.
     """
 
     def __init__(
         self,
         costs: Costs,
+        budget: Budget,
         *,
-        slots: int,
         history: Path,
+        ledger: Ledger | None = None,
+        recording: Recording | None = None,
         on_tick: Callable[[State], None] | None = None,
-        available: Callable[[], int] = jobs.memory_available,
     ) -> None:
         self._costs = costs
-        self._slots = slots
+        self._budget = budget
         self._history_path = history
+        self._ledger = ledger or Ledger()
+        self._recording = recording or Recording(None)
         self.on_tick = on_tick
-        self._available = available
         self._units: dict[int, Unit] = {}
         self._stop = threading.Event()
+        self._idle_since = time.monotonic()
+        self._ended_at = float("-inf")
+        self._expected = self._taken = 60.0  # seconds that what finished should have taken, and did
         self.state = State()
         self.address = ""
 
@@ -132,6 +77,9 @@ class Governor:
         self._history: IO[str] = self._history_path.open("a", encoding="utf-8")
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
+        self._ledger.__enter__()
+        budget = self._budget
+        self._recording.begin(slots=budget.slots, memory=budget.room(), total=budget.host.memory_total())
         self._thread = threading.Thread(target=self._serve, name="admission", daemon=True)
         self._thread.start()
         return self
@@ -141,15 +89,19 @@ class Governor:
         self._thread.join()
         for unit in self._units.values():
             unit.channel.close()
+        self._recording.close()
+        self._ledger.__exit__(None, None, None)
         self._selector.close()
         self._server.close()
         self._history.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _serve(self) -> None:
-        looked = 0.0
+        looked = shown = 0.0
         while not self._stop.is_set():
-            for key, _ in self._selector.select(timeout=_TICK / 4):
+            changed = False
+            for key, _ in self._selector.select(timeout=_TICK):
+                changed = True
                 if key.fileobj is self._server:
                     self._accept()
                 else:
@@ -157,8 +109,16 @@ class Governor:
             now = time.monotonic()
             if now - looked >= _TICK:
                 looked = now
-                self._look()
-            self._admit(now)
+                self._look(now)
+                changed = True
+            if changed:
+                self._admit(now)
+            if self.on_tick is not None and now - shown >= _SHOW:
+                shown = now
+                self.on_tick(self.state)
+
+    def _running(self) -> list[Unit]:
+        return [unit for unit in self._units.values() if unit.started is not None]
 
     def _accept(self) -> None:
         channel, _ = self._server.accept()
@@ -169,7 +129,7 @@ class Governor:
     def _read(self, descriptor: int) -> None:
         unit = self._units[descriptor]
         try:
-            data = unit.channel.recv(4096)
+            data = unit.channel.recv(1 << 14)
         except BlockingIOError:
             return
         except OSError:
@@ -188,64 +148,137 @@ class Governor:
             message: dict[str, Any] = json.loads(line)
             if unit.started is None:
                 unit.unit, unit.pid = str(message["unit"]), int(message["pid"])
-                unit.cost = self._costs.expect(unit.unit)
+                unit.cost = unit.learned or self._costs.expect(unit.unit)
+                unit.since, unit.kills = time.monotonic(), self._budget.host.kills()
                 return
-            peak = max(unit.peak, int(message["peak_kib"]) * 1024)
             done = Finished(
-                unit.unit, int(message["code"]), float(message["seconds"]), float(message["cpu"]), peak
+                unit.unit,
+                int(message["code"]),
+                float(message["seconds"]),
+                float(message["cpu"]),
+                max(unit.peak, int(message["peak_kib"]) * 1024),
+                str(message.get("cached", "")),
             )
+            said = str(message.get("said", ""))
         except (ValueError, KeyError, TypeError):
             return  # not one of our launchers: it never gets in
-        self.state.finished.append(done)
-        self._history.write(json.dumps(done.__dict__) + "\n")
-        self._history.flush()
+        self._end(unit, done, said)
 
-    def _look(self) -> None:
-        """Measure what runs."""
-        running = [unit for unit in self._units.values() if unit.started is not None]
-        sizes = jobs.resident(unit.pid for unit in running) if running else {}
+    def _end(self, unit: Unit, done: Finished, said: str) -> None:
+        """Take a compiler's end: it is done, or it starts again."""
+        assert unit.started is not None
+        outcome = "done" if done.code == 0 else "failed"
+        if done.code and unit.ended:
+            # It was in the way of another, which had outgrown what was expected of it.
+            outcome, unit.learned = "requeued", replace(unit.cost, peak=max(unit.cost.peak, done.peak))
+        elif done.code and not unit.alone and starved(done.code, said, self._kernel_killed(unit)):
+            # Killed by somebody else, in practice by the kernel: once more, with all the memory there is.
+            outcome, unit.alone = "killed", True
+            unit.learned = replace(unit.cost, peak=max(unit.cost.peak, int(done.peak * policy.GROWTH)))
+        self._recording.compiled(done, outcome, unit.started)
+        if outcome in ("done", "failed"):
+            self.state.finished.append(done)
+            if not done.cached:
+                self._expected += unit.cost.seconds if done.code == 0 else 0.0
+                self._taken += done.seconds if done.code == 0 else 0.0
+                self._history.write(self._costs.line(**done.costs()))
+                self._history.flush()
+        else:
+            self.state.again.append((done.unit, outcome))
+        unit.started, unit.ended, unit.unit = None, False, ""
+        unit.peak = unit.resident = 0
+        self._send(unit, b"again\n" if outcome in ("requeued", "killed") else b"done\n")
+
+    def _kernel_killed(self, unit: Unit) -> bool:
+        return self._budget.host.kills() > unit.kills
+
+    def _send(self, unit: Unit, line: bytes) -> bool:
+        try:
+            unit.channel.sendall(line)
+        except OSError:
+            return False  # its end arrives as an empty read
+        return True
+
+    def _look(self, now: float) -> None:
+        """Measure what runs, and end the youngest when memory runs short."""
+        running = self._running()
         for unit in running:
-            unit.peak = max(unit.peak, sizes.get(unit.pid, 0))
-        total = sum(sizes.values())
-        self.state.resident = total
-        self.state.peak = max(self.state.peak, total)
-        self.state.running = tuple((u.unit, u.started, u.cost) for u in running if u.started is not None)
-        if self.on_tick is not None:
-            self.on_tick(self.state)
+            unit.resident = meter.resident(unit.pid)
+            unit.peak = max(unit.peak, unit.resident)
+        total = sum(unit.resident for unit in running)
+        state = self.state
+        state.resident, state.peak, state.room = total, max(state.peak, total), self._budget.room(total)
+        state.builds = self._budget.others.builds
+        state.running = tuple(
+            (u.unit, u.started, u.cost, u.resident) for u in running if u.started is not None
+        )
+        state.waiting = sum(1 for unit in self._units.values() if unit.unit and unit.started is None)
+        self._recording.memory(total, state.room)
+        missing = self._budget.missing(total)
+        if not missing or now - self._ended_at < _SETTLE:
+            return
+        for index in policy.victims([(unit.started or 0.0, unit.resident) for unit in running], missing):
+            running[index].ended = meter.end_below(running[index].pid) > 0
+            self._ended_at = now
+        for unit in running:
+            if unit.peak > unit.cost.peak:
+                unit.cost = replace(unit.cost, peak=int(unit.peak * policy.GROWTH))
 
     def _admit(self, now: float) -> None:
-        while True:
-            waiting = [u for u in self._units.values() if u.unit and u.started is None]
-            if not waiting:
-                return
-            running = [u for u in self._units.values() if u.started is not None]
-            if len(running) >= self._slots:
-                return
-            sizes = jobs.resident(u.pid for u in running) if running else {}
-            index = choose(
-                [u.cost for u in waiting],
-                [self._active(u, now) for u in running],
-                room=self._available() + sum(sizes.values()) - jobs.reserve(),
-                slots=self._slots,
-            )
-            if index is None:
-                return
-            chosen = waiting[index]
-            chosen.started = time.monotonic()
-            try:
-                chosen.channel.sendall(b"go\n")
-            except OSError:
-                chosen.started = None
-                chosen.unit = ""  # its end arrives as an empty read
+        waiting = [unit for unit in self._units.values() if unit.unit and unit.started is None]
+        running = self._running()
+        if running:
+            self._idle_since = now
+        with self._ledger.turn():
+            self._budget.others = self._ledger.others(since=self._waiting_since(running, waiting))
+            while waiting and (chosen := self._next(waiting, running, now)) is not None:
+                waiting.remove(chosen)
+                if self._start(chosen):
+                    running.append(chosen)
+            self._ledger.say(self._claim(running, waiting))
+
+    def _next(self, waiting: Sequence[Unit], running: Sequence[Unit], now: float) -> Unit | None:
+        """The waiting unit to start now, if any."""
+        budget = self._budget
+        room = budget.room(sum(unit.resident for unit in running))
+        if running:
+            if any(unit.alone for unit in running) or now - self._ended_at < _SETTLE or budget.uneasy:
+                return None
+        elif now - self._idle_since > _PATIENCE and not (budget.others.running or budget.others.wanted):
+            # Somebody else's work has the memory, and may have it for ever.
+            room = max(room, min(unit.cost.peak for unit in waiting))
+        index = policy.choose(
+            [replace(u.cost, peak=max(u.cost.peak, room)) if u.alone else u.cost for u in waiting],
+            [self._active(u, now) for u in running],
+            room=room,
+            slots=budget.slots_beside(),
+            patient=True,
+        )
+        return None if index is None else waiting[index]
+
+    def _start(self, unit: Unit) -> bool:
+        unit.started = time.monotonic()
+        if self._send(unit, b"go\n"):
+            return True
+        unit.started, unit.unit = None, ""
+        return False
+
+    def _waiting_since(self, running: Sequence[Unit], waiting: Sequence[Unit]) -> float:
+        """Since when we have had nothing while something waits: others go first that waited longer."""
+        if running or not waiting:
+            return time.monotonic()
+        return max(self._idle_since, min(unit.since for unit in waiting))
+
+    def _claim(self, running: Sequence[Unit], waiting: Sequence[Unit]) -> Claim:
+        promised = sum(max(0, unit.cost.peak - unit.resident) for unit in running)
+        if running or not waiting:
+            return Claim(len(running), promised)
+        wanted = min(unit.cost.peak for unit in waiting)
+        return Claim(0, 0, wanted, self._waiting_since(running, waiting))
 
     def _active(self, unit: Unit, now: float) -> Active:
         """What a running unit is in the way of; one that outgrew its estimate counts with what it has."""
         assert unit.started is not None
-        left = max(0.0, unit.cost.seconds * self._pace() - (now - unit.started))
+        pace = self._taken / self._expected
+        left = max(0.0, unit.cost.seconds * pace - (now - unit.started))
         return Active(Cost(unit.cost.seconds, max(unit.cost.peak, unit.peak)), left)
-
-    def _pace(self) -> float:
-        """Seconds that this host takes for an expected one, believed as far as there is evidence."""
-        done = [item for item in self.state.finished if item.code == 0]
-        expected = sum(self._costs.expect(item.unit).seconds for item in done)
-        return (sum(item.seconds for item in done) + 60) / (expected + 60)

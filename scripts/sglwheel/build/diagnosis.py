@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sglwheel.build.buildtree import BuildTree
+from sglwheel.build.costs import Cost
 from sglwheel.build.progress import Transcript, plain, source_path
+from sglwheel.console import format_bytes
 from sglwheel.errors import BuildError
 from sglwheel.process import Completed, describe_status
 
@@ -22,8 +25,23 @@ def configure_error(said: Transcript, done: Completed, log: Path, tree: BuildTre
     return BuildError(f"CMake cannot configure: {message}", where=where, log=log)
 
 
-def compile_error(said: Transcript, done: Completed, log: Path, tree: BuildTree) -> BuildError:
-    """The first failed unit with its first real error."""
+def exceeds_host(giants: Sequence[tuple[str, Cost]], limit: int) -> BuildError:
+    """Units that no compiler on this host could bring to an end, before anything starts."""
+    unit, cost = giants[0]
+    found = [f"{source_path(unit)}: {format_bytes(cost.peak)}" for unit, cost in giants]
+    known = "needed" if cost.measured else "is expected to need"
+    return BuildError(
+        f"the compiler of {source_path(unit)} {known} {format_bytes(cost.peak)}, this build may have"
+        f" {format_bytes(limit)}",
+        where={"units": "\n".join(found)},
+        next="build where there is more memory (docs/build-farm.md), add swap, or raise --memory",
+    )
+
+
+def compile_error(
+    said: Transcript, done: Completed, log: Path, tree: BuildTree, *, again: Sequence[tuple[str, str]] = ()
+) -> BuildError:
+    """The first failed unit with its first real error; `again` are the units that were started again."""
     if not said.failures:
         found = said.configure_error()
         return (
@@ -43,8 +61,11 @@ def compile_error(said: Transcript, done: Completed, log: Path, tree: BuildTree)
         where["also failed"] = ", ".join(others)
     if failure.killed:
         where["said"] = _short(message, tree)
+        twice = (failure.output, "killed") in again
         return BuildError(
-            f"the compiler of {unit} was killed, most likely by the kernel for want of memory",
+            f"the compiler of {unit} was killed"
+            + (" twice, the second time while nothing ran beside it," if twice else ",")
+            + " most likely by the kernel for want of memory",
             where=where,
             next="run the same command again, with --jobs 1 or more memory free: finished objects are kept",
             log=log,

@@ -37,6 +37,11 @@ def digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def flavour(values: Mapping[str, Any]) -> str:
+    """Which measured costs of units can be expected again: those of the same flags and compilers."""
+    return digest({key: values[key] for key in ("toolchain", "architectures", "cmake", "environment")})[:12]
+
+
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], *, prefix: str = "") -> list[str]:
     """Dotted names of the inputs that differ: why a build starts anew."""
     found: list[str] = []

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sglwheel.toolchain import BuildEnv
 
 _BACKEND = Path(__file__).with_name("data") / "backend.py"
-_WAITING = 16  # launchers that ask beyond those that run, so that the governor has a choice
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,6 @@ class Invocation:
     env: BuildEnv
     tree: BuildTree
     epoch: int
-    slots: int
 
     def command(self, out: Path, definitions: Mapping[str, str], *more: str) -> Sequence[str | Path]:
         settings = {
@@ -68,14 +66,15 @@ class Invocation:
         values |= {f"FETCHCONTENT_SOURCE_DIR_{name.upper()}": str(path) for name, path in fetched.items()}
         return values
 
-    def environment(self, *, admission: str = "") -> dict[str, str]:
+    def environment(self, *, admission: str = "", wide: int = 1) -> dict[str, str]:
+        """All of it; ninja starts `wide` launchers at once, the governor at `admission` lets them in."""
         values = {k: v for k, v in self.env.environment.items() if not k.lower().endswith("_proxy")}
         values |= self.recipe.build.environment
         values |= {
             "TORCH_CUDA_ARCH_LIST": ";".join(str(arch) for arch in self.recipe.build.architectures),
             "SOURCE_DATE_EPOCH": str(self.epoch),
             "NINJA_STATUS": NINJA_STATUS,
-            "CMAKE_BUILD_PARALLEL_LEVEL": str(self.slots + _WAITING),
+            "CMAKE_BUILD_PARALLEL_LEVEL": str(wide),
             TREE_VARIABLE: str(self.tree.path),
         }
         if admission:

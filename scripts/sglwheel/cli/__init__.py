@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sglwheel import __version__, console
-from sglwheel.cli import doctor, inputs, series, upstream, wheelhouse, wheels
+from sglwheel.cli import doctor, inputs, looking, series, upstream, wheelhouse, wheels
 from sglwheel.errors import Interrupted, SglwheelError, UsageError
 
 
@@ -18,7 +18,7 @@ def cli() -> None:
     """From a recipe to an installed, checked and explained sgl-kernel wheel."""
 
 
-_MODULES = (wheels, series, upstream, inputs, wheelhouse, doctor)
+_MODULES = (wheels, looking, series, upstream, inputs, wheelhouse, doctor)
 for _command in (command for module in _MODULES for command in module.VERBS):
     cli.add_command(_command)
 

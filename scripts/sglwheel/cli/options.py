@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from sglwheel.errors import UsageError
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
+    "ki": 1 << 10,
+    "mi": 1 << 20,
+    "gi": 1 << 30,
+    "ti": 1 << 40,
+}
+
+
+def size(text: str) -> int:
+    """Bytes as people write them: `20GiB`, `20G`, `512M`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
+    if match is None or match[2] not in _UNITS:
+        raise click.BadParameter(f"{text!r} is not a size such as 20GiB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
 
 as_json = click.option("--json", "as_json", is_flag=True, help="the same facts for scripts, on stdout")
 torch_option = click.option("--torch", metavar="VERSION", help="another torch; recipes/ is not changed")

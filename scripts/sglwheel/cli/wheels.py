@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from sglwheel import console, recipe
-from sglwheel.cli.options import as_json, override_option, pairs, torch_option
+from sglwheel.cli.options import as_json, override_option, pairs, size, torch_option
 from sglwheel.errors import InspectionError, UsageError
 from sglwheel.files import Layout
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 @click.option(
     "--jobs", type=click.IntRange(min=1), help="at most so many compilers; memory limits them anyway"
 )
+@click.option(
+    "--memory", type=size, metavar="SIZE", help="at most so much for all compilers together, such as 20GiB"
+)
+@click.option("--reserve", type=size, metavar="SIZE", help="leave so much memory to other work (a twentieth)")
 @click.option("--all", "all_patches", is_flag=True, help="apply patches that are not needed, too")
 @click.option(
     "--torch-from",
@@ -54,6 +58,8 @@ def build(
     torch: str | None,
     overrides: tuple[str, ...],
     jobs: int | None,
+    memory: int | None,
+    reserve: int | None,
     all_patches: bool,
     torch_from: Path | None,
     provider: Literal["system", "pypi"] | None,
@@ -64,9 +70,19 @@ def build(
 ) -> None:
     """Clone, patch, build, inspect, smoke-test, publish, and install recipe NAME."""
     from sglwheel import pipeline
+    from sglwheel.build.budget import Allowance
 
+    allowance = Allowance(jobs, memory, reserve)
     options = pipeline.Options(
-        torch, pairs(overrides, "--override"), jobs, all_patches, torch_from, provider, until, offline, bundle
+        torch,
+        pairs(overrides, "--override"),
+        allowance,
+        all_patches,
+        torch_from,
+        provider,
+        until,
+        offline,
+        bundle,
     )
     _emit_done(pipeline.run(Layout.find(), name, options), as_json)
 

@@ -1,10 +1,11 @@
-"""Ask the build's governor for admission, run one compiler, report what it cost.
+"""Ask the build's governor for admission, run one compiler, report what it cost, and again if told so.
 
 Copied into every build tree and started by ninja in front of each compiler as
 `python -I -S launch.py compiler …`, by the build environment's interpreter: standard library only. Without
 a governor (somebody runs ninja by hand) compilers run one after another, which is slow and safe.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -12,6 +13,8 @@ import signal
 import socket
 import sys
 import time
+
+HERE = __file__.rpartition("/")[0]
 
 
 def unit(argv: list[str]) -> str:
@@ -21,57 +24,90 @@ def unit(argv: list[str]) -> str:
     return argv[-1]
 
 
-def admitted(channel: socket.socket, address: str, argv: list[str]) -> bool:
-    """Wait for our turn. False when the governor went away: nobody owns this build any more."""
-    request = {"unit": unit(argv), "pid": os.getpid()}
-    try:
-        channel.connect(address)
-        channel.sendall(json.dumps(request).encode() + b"\n")
-        return channel.recv(16).startswith(b"go")
-    except OSError:
-        return False
+class Governor:
+    """Our end of the channel: the connection is the token that the governor counts."""
 
+    def __init__(self, address: str, name: str) -> None:
+        self.request = {"unit": name, "pid": os.getpid()}
+        self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(OSError):  # then nothing can be sent either
+            self.channel.connect(address)
 
-def report(channel: socket.socket, cost: dict[str, float]) -> None:
-    """Tell the governor, if it still listens."""
-    try:
-        channel.sendall(json.dumps(cost).encode() + b"\n")
-    except OSError:
-        return
+    def ask(self, message: dict[str, object]) -> bytes:
+        """Send one line and wait for the answer; empty when nobody listens any more."""
+        try:
+            self.channel.sendall(json.dumps(message).encode() + b"\n")
+            return self.channel.recv(16)
+        except OSError:
+            return b""
+
+    def admitted(self) -> bool:
+        """Wait for our turn. False when the governor went away: nobody owns this build any more."""
+        return self.ask(self.request).startswith(b"go")
+
+    def again(self, cost: dict[str, object]) -> bool:
+        """Report one run of the compiler; whether it has to be repeated."""
+        return self.ask(cost).startswith(b"again")
 
 
 def alone() -> None:
     """Hold the tree's only slot until we exit."""
-    here = __file__.rpartition("/")[0]
-    descriptor = os.open(f"{here}/launch.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(f"{HERE}/launch.lock", os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def unnamed() -> int:
+    """A new file without a name (not every Python has memfd_create, not every file system O_TMPFILE)."""
+    path = f"{HERE}/.said-{os.getpid()}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    os.unlink(path)  # noqa: PTH108  pathlib would double the time it takes to start
+    return descriptor
+
+
+def run(argv: list[str], out: int | None) -> dict[str, object]:
+    """Run the compiler, with its output into `out` if given; what it cost."""
+    started = time.monotonic()
+    into = [] if out is None else [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, out, 2)]
+    child = os.posix_spawnp(argv[0], argv, os.environ, file_actions=into)
+    _, status, usage = os.wait4(child, 0)
+    return {
+        "code": os.waitstatus_to_exitcode(status),
+        "seconds": round(time.monotonic() - started, 3),
+        "cpu": round(usage.ru_utime + usage.ru_stime, 3),
+        "peak_kib": usage.ru_maxrss,
+    }
 
 
 def main(argv: list[str]) -> int:
     """Run the compiler; our exit status is its."""
     address = os.environ.get("SGLWHEEL_ADMISSION")
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) if address else None
-    if channel is None or address is None:
+    governor = Governor(address, unit(argv)) if address else None
+    if governor is None:
         alone()
-    elif not admitted(channel, address, argv):
-        sys.stderr.write("launch: error: the sglwheel that runs this build has ended\n")
-        return 1
-    started = time.monotonic()
-    try:
-        child = os.posix_spawnp(argv[0], argv, os.environ)
-    except OSError as error:
-        sys.stderr.write(f"launch: error: cannot start {argv[0]}: {error.strerror}\n")
-        return 127
-    _, status, usage = os.wait4(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    if channel is not None:
-        cost = {
-            "code": code,
-            "seconds": round(time.monotonic() - started, 3),
-            "cpu": round(usage.ru_utime + usage.ru_stime, 3),
-            "peak_kib": usage.ru_maxrss,
-        }
-        report(channel, cost)
+    while True:
+        if governor is not None and not governor.admitted():
+            sys.stderr.write("launch: error: the sglwheel that runs this build has ended\n")
+            return 1
+        # What a compiler says that is ended and started again must not be in the log.
+        out = unnamed() if governor is not None else None
+        try:
+            cost = run(argv, out)
+        except OSError as error:
+            sys.stderr.write(f"launch: error: cannot start {argv[0]}: {error.strerror}\n")
+            return 127
+        said = b""
+        if governor is not None and out is not None:
+            said = os.pread(out, os.fstat(out).st_size, 0)
+            os.close(out)
+            if cost["code"]:
+                cost["said"] = said[-4000:].decode("utf-8", "replace")
+            if governor.again(cost):
+                continue
+        break
+    sys.stderr.flush()
+    sys.stdout.buffer.write(said)
+    sys.stdout.flush()
+    code = int(str(cost["code"]))
     if code < 0:
         sys.stderr.write(f"launch: error: the compiler was killed by {signal.Signals(-code).name}\n")
         return 128 - code

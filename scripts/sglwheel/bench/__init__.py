@@ -1,0 +1,1 @@
+"""What the build is measured by: ratios from one run, with medians and spread."""
