@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from sglwheel import process
-from sglwheel.build import jobs
+from sglwheel.build.limits import Host
 from sglwheel.console import format_bytes
 from sglwheel.errors import SglwheelError, ToolchainError
 from sglwheel.files import Layout, cache_directory
@@ -58,7 +58,8 @@ def _good(recipe: Recipe, layout: Layout) -> Iterator[Finding]:
         for path in (layout.cache, layout.work, layout.wheelhouse)
     )
     yield Finding("disk", "passed", f"free for {free}")
-    cores = jobs.cores()
+    machine = Host()
+    cores = machine.cores()
     every = os.cpu_count() or 1
     yield Finding("CPU", "passed", f"{cores} of {every}" if cores < every else str(cores))
     if not isinstance(recipe, KernelRecipe):
@@ -67,7 +68,7 @@ def _good(recipe: Recipe, layout: Layout) -> Iterator[Finding]:
     if compiler is not None:
         yield Finding("C++ compiler", "passed", f"{compiler.description}, {compiler.cxx}")
     largest = recipe.build.largest_unit_mib * _MIB
-    total, now = jobs.memory_total(), jobs.memory_available()
+    total, now = machine.memory_total(), machine.memory_available()
     room = (
         f"{format_bytes(total)}, {format_bytes(now)} free; the largest source takes {format_bytes(largest)}"
     )
