@@ -7,6 +7,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 from packaging.version import Version
@@ -58,6 +59,15 @@ class Made:
             "build": {**self.costs(), "steps": self.built.steps, "reused": self.built.reused},
             "bytes_fetched": self.bytes_fetched,
         }
+
+    def left(self) -> tuple[Path, ...]:
+        """Files and directories that a next run would use."""
+        env, built = self.env, self.built
+        found = [self.patched.path, env.python, env.torch.path / "version.py"]
+        if isinstance(env, toolchain.BuildEnv):
+            compilers = [env.environment[key] for key in ("CC", "CXX") if key in env.environment]
+            found += [env.cuda_home / "bin" / "nvcc", env.stub, *map(Path, compilers)]
+        return (*found, built.tree / "result.json", built.path, self.finished.path)
 
     def costs(self) -> dict[str, Any]:
         return {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -66,6 +65,8 @@ class Done:
     release: wheelhouse.Release | None
     summary: tuple[str, ...]
     facts: Mapping[str, Any]
+    watched: tuple[Path, ...] = ()
+    """What this run left and the next one needs; while it is there unchanged, nothing is to be done."""
 
 
 @dataclass(frozen=True)
@@ -162,16 +163,19 @@ def run(layout: Layout, name: str, options: Options) -> Done:
     Stages whose inputs did not change are not repeated. Raises the failing stage's error; what was published
     before stays as it is.
     """
-    started = time.monotonic()
     context = Context.load(layout, name, options)
     made = make(context)
     if options.until == "finish":
         notes = handover.write(made.finished.path, made.who())
         facts = {"path": str(made.finished.path), "notes": str(notes), **made.facts()}
-        return Done(None, (str(made.finished.path),), facts)
+        return Done(None, (str(made.finished.path),), facts, (*made.left(), notes))
     released = releasing.release(made.finished, context.recipe, made.env, layout, made.who())
-    seconds = time.monotonic() - started
-    return Done(released.release, released.summary(layout, seconds), {**released.facts(), **made.facts()})
+    return Done(
+        released.release,
+        released.summary(layout),
+        {**released.facts(), **made.facts()},
+        (*made.left(), layout.wheelhouse),
+    )
 
 
 def publish(layout: Layout, wheel: Path, name: str, options: Options) -> Done:
@@ -179,7 +183,6 @@ def publish(layout: Layout, wheel: Path, name: str, options: Options) -> Done:
 
     Raises WheelhouseError for a wheel that is not ours or of other inputs, and the failing stage's error.
     """
-    started = time.monotonic()
     context = Context.load(layout, name, options)
     with stage(f"take over {wheel.name}", WheelhouseError):
         finished = handover.read(wheel, context.recipe)
@@ -188,9 +191,7 @@ def publish(layout: Layout, wheel: Path, name: str, options: Options) -> Done:
     with stage(context.kind.title, ToolchainError):
         env = context.prepare()
     released = releasing.release(finished, context.recipe, env, layout, handover.notes(wheel))
-    return Done(
-        released.release, released.summary(layout, time.monotonic() - started), dict(released.facts())
-    )
+    return Done(released.release, released.summary(layout), dict(released.facts()))
 
 
 def make(context: Context) -> kinds.Made:

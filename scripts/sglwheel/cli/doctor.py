@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sglwheel import console, recipe
+from sglwheel import console
 from sglwheel.cli.options import as_json
 from sglwheel.errors import DoctorError, UsageError
 from sglwheel.files import Layout
@@ -61,7 +61,7 @@ def doctor(
 
 
 def _build(name: str | None, as_json: bool) -> None:
-    from sglwheel import builddoctor
+    from sglwheel import builddoctor, recipe
     from sglwheel.mirrors import Mirrors
     from sglwheel.nodedoctor import diagnosis
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sglwheel import console, recipe
+from sglwheel import console
 from sglwheel.cli.options import as_json, override_option, pairs
 from sglwheel.errors import UsageError
 from sglwheel.files import Layout
@@ -35,7 +35,7 @@ def lock(
     as_json: bool,
 ) -> None:
     """Write the locks of recipes (all if none is named) and say what changed, or check them."""
-    from sglwheel import lockverb
+    from sglwheel import lockverb, recipe
 
     if only_check and upgrade:
         raise UsageError("--check changes nothing, --upgrade does: choose one")
@@ -100,7 +100,7 @@ def torch() -> None:
 @as_json
 def torch_list(name: str | None, cuda: str | None, as_json: bool) -> None:
     """List releases and nightlies for this host: on which index, stored, used by which recipes."""
-    from sglwheel import types
+    from sglwheel import recipe, types
     from sglwheel.locks import torchchoice
     from sglwheel.mirrors import Mirrors
 

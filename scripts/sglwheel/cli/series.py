@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from sglwheel import console, recipe
+from sglwheel import console
 from sglwheel.cli.options import as_json, torch_option
 from sglwheel.errors import UsageError
 from sglwheel.files import Layout
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()
 @as_json
 def recipes(as_json: bool) -> None:
     """List the recipes and what they build."""
+    from sglwheel import recipe
+
     layout = Layout.find()
     loaded = [recipe.load(layout, name) for name in recipe.names(layout)]
     if as_json:
@@ -32,6 +29,8 @@ def recipes(as_json: bool) -> None:
 @click.command()
 def schema() -> None:
     """Print the recipes' JSON schema (docs/recipe.schema.json)."""
+    from sglwheel import recipe
+
     console.emit(recipe.json_schema())
 
 
@@ -78,6 +77,7 @@ def patch(name: str, torch: str | None, all_patches: bool, edit: bool, discard: 
 @as_json
 def export(name: str, as_json: bool) -> None:
     """Write the workspace of `patch --edit` back as recipe NAME's series."""
+    from sglwheel import recipe
     from sglwheel.patching import editing
 
     layout = Layout.find()
@@ -96,7 +96,7 @@ def export(name: str, as_json: bool) -> None:
 @as_json
 def check(upstream: bool, as_json: bool) -> None:
     """Lint every recipe and series, also against each other; what is embedded is re-exported as well."""
-    from sglwheel import pipeline
+    from sglwheel import pipeline, recipe
     from sglwheel.patching import lint
 
     layout = Layout.find()

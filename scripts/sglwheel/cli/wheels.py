@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import click
 
-from sglwheel import console, recipe
+from sglwheel import console, uptodate
 from sglwheel.cli.options import as_json, override_option, pairs, size, torch_option
 from sglwheel.errors import InspectionError, UsageError
 from sglwheel.files import Layout
-
-if TYPE_CHECKING:
-    from sglwheel import pipeline
 
 
 @click.command()
@@ -69,13 +68,25 @@ def build(
     as_json: bool,
 ) -> None:
     """Clone, patch, build, inspect, smoke-test, publish, and install recipe NAME."""
+    layout, replaced = Layout.find(), pairs(overrides, "--override")
+    watch = None
+    if torch_from is None and bundle is None:
+        # Another environment and a bundle are too much to watch.
+        choice = {"torch": torch, "all": all_patches, "provider": provider, "until": until}
+        watch = uptodate.Watch(layout, name, choice, replaced)
+        note = watch.note()
+        if note is not None:
+            console.say(f"▸ {name}: nothing changed since {note.when}, nothing to do", style="bold")
+            _emit(note.summary, note.facts, as_json)
+            return
     from sglwheel import pipeline
     from sglwheel.build.budget import Allowance
 
+    started = time.monotonic()
     allowance = Allowance(jobs, memory, reserve)
     options = pipeline.Options(
         torch,
-        pairs(overrides, "--override"),
+        replaced,
         allowance,
         all_patches,
         torch_from,
@@ -84,7 +95,11 @@ def build(
         offline,
         bundle,
     )
-    _emit_done(pipeline.run(Layout.find(), name, options), as_json)
+    done = pipeline.run(layout, name, options)
+    if watch is not None:
+        watch.keep(done.watched, done.summary, done.facts)
+    console.say(f"▸ done in {console.format_seconds(time.monotonic() - started)}", style="bold")
+    _emit(done.summary, done.facts, as_json)
 
 
 @click.command()
@@ -97,14 +112,14 @@ def publish(wheel: str, name: str, torch: str | None, as_json: bool) -> None:
     from sglwheel import pipeline
 
     done = pipeline.publish(Layout.find(), wheel_path(wheel), name, pipeline.Options(torch))
-    _emit_done(done, as_json)
+    _emit(done.summary, done.facts, as_json)
 
 
-def _emit_done(done: pipeline.Done, as_json: bool) -> None:
+def _emit(summary: Sequence[str], facts: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
-        console.emit_json(done.facts)
+        console.emit_json(facts)
     else:
-        for line in done.summary:
+        for line in summary:
             console.emit(line)
 
 
@@ -117,6 +132,7 @@ def _emit_done(done: pipeline.Done, as_json: bool) -> None:
 def inspect(wheel: str, torch: str | None, name: str | None, kernels: int, as_json: bool) -> None:
     """Say from the files alone what WHEEL is and why it does or does not fit; nothing is imported."""
     from sglwheel import inspect as inspecting
+    from sglwheel import recipe
     from sglwheel.inspect import symbols
 
     layout = Layout.find()

@@ -40,15 +40,14 @@ class Released:
             "install_check": self.check.to_json(),
         }
 
-    def summary(self, layout: Layout, seconds: float) -> tuple[str, ...]:
+    def summary(self, layout: Layout) -> tuple[str, ...]:
         """For people."""
         size = self.release.path.stat().st_size
         checks = self.smoke.checks
         unproven = [f"{check.name} ({check.detail})" for check in checks if check.status == "skipped"]
         return (
             "",
-            f"{self.release.status}: {layout.relative(self.release.path)}  {console.format_bytes(size)}, "
-            f"{console.format_seconds(seconds)}",
+            f"{self.release.status}: {layout.relative(self.release.path)}  {console.format_bytes(size)}",
             *(
                 f"  {library.path}: {', '.join((*library.sass, *library.ptx)) or 'no GPU code'}"
                 for library in self.inspection.libraries
