@@ -15,6 +15,7 @@ from sglwheel.errors import UsageError
 from sglwheel.files import Layout
 
 CONFIG_NAME = ".sglwheel.toml"
+_GITHUB = "https://github.com"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Mirrors:
         """Read `$SGLWHEEL_CONFIG` or the checkout's `.sglwheel.toml`, then `$SGLWHEEL_MIRRORS` over it.
 
         `SGLWHEEL_MIRRORS` is the path of such a file, or `from=to` pairs between newlines or semicolons.
+        `GITHUB_ARTIFACTORY` is upstream's own word for a host that stands for github.com.
         Raises UsageError.
         """
         named = os.environ.get("SGLWHEEL_CONFIG")
@@ -47,6 +49,10 @@ class Mirrors:
             entries |= _from_file(path)
         elif text:
             entries |= _from_pairs(text)
+        artifactory = os.environ.get("GITHUB_ARTIFACTORY", "").strip().rstrip("/")
+        if artifactory not in ("", "github.com"):
+            place = artifactory if "://" in artifactory else f"https://{artifactory}"
+            entries[_GITHUB] = tuple(dict.fromkeys((*entries.get(_GITHUB, ()), place)))
         return cls(entries)
 
     def with_entries(self, entries: Mapping[str, str | os.PathLike[str]]) -> Self:
@@ -91,6 +97,14 @@ def redacted(url: str) -> str:
         return url
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def anonymous(url: str) -> str:
+    """An url without user and password, which still leads there: for what is written down."""
+    if local_path(url) is not None or "://" not in url:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def normal(url: str) -> str:

@@ -219,7 +219,7 @@ def describe_patches(states: Sequence[patching.PatchState]) -> list[str]:
 def _without_network(layout: Layout, mirrors: Mirrors, options: Options) -> Mirrors:
     """Where things come from when nobody, or only a bundle, may be asked."""
     if options.bundle is not None:
-        found = Bundle.open(options.bundle)
+        found = Bundle.at(options.bundle, layout.work / "bundles")
         found.verify()
         found.fits(layout)
         found.adopt(layout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from typing import Any
 from sglwheel.errors import Interrupted, SglwheelError
 
 Argument = str | os.PathLike[str]
+# The user and password of an url; whole lines are searched, so this must be cheap.
+_WHO = re.compile(r"(?<=://)[^/\s@'\"]+@")
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,13 @@ class Completed:
 
     @property
     def command(self) -> str:
-        """The command as a person would type it."""
-        return shlex.join(self.argv)
+        """The command as a person would type it, less passwords in urls."""
+        return without_secrets(shlex.join(self.argv))
+
+
+def without_secrets(text: str) -> str:
+    """A text for logs and errors: urls in it lose user and password."""
+    return _WHO.sub("", text) if "@" in text else text
 
 
 def run(
@@ -53,6 +61,7 @@ def run(
     outlives `timeout` seconds, or ends with a status outside `accept`.
     """
     words = tuple(os.fspath(word) for word in argv)
+    shown = without_secrets(shlex.join(words))
     try:
         done = subprocess.run(
             words,
@@ -65,16 +74,12 @@ def run(
             check=False,
         )
     except FileNotFoundError as error:
-        raise failure(
-            f"command not found: {error.filename or words[0]}", where={"command": shlex.join(words)}
-        ) from error
+        raise failure(f"command not found: {error.filename or words[0]}", where={"command": shown}) from error
     except OSError as error:
-        raise failure(
-            f"cannot start {words[0]}: {error.strerror}", where={"command": shlex.join(words)}
-        ) from error
+        raise failure(f"cannot start {words[0]}: {error.strerror}", where={"command": shown}) from error
     except subprocess.TimeoutExpired as error:
         raise failure(
-            f"{what or words[0]}: no end after {timeout:g} s", where={"command": shlex.join(words)}, next=next
+            f"{what or words[0]}: no end after {timeout:g} s", where={"command": shown}, next=next
         ) from error
     completed = Completed(
         words,
@@ -84,7 +89,7 @@ def run(
         done.stdout,
     )
     if completed.returncode not in accept:
-        tail = (completed.stderr.strip() or completed.stdout.strip())[-2000:]
+        tail = without_secrets(completed.stderr.strip() or completed.stdout.strip())[-2000:]
         raise failure(
             f"{what or words[0]} failed ({describe_status(completed.returncode)})"
             + (f": {tail}" if tail else ""),
@@ -111,10 +116,11 @@ def stream(
     returned `stdout` holds the last `tail` lines; a non-zero status is returned, not raised.
     """
     words = tuple(os.fspath(word) for word in argv)
+    shown = without_secrets(shlex.join(words))
     last: deque[str] = deque(maxlen=tail)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8", errors="replace") as sink:
-        sink.write(f"$ {shlex.join(words)}\n")
+        sink.write(f"$ {shown}\n")
         sink.flush()
         try:
             child = subprocess.Popen(
@@ -127,16 +133,14 @@ def stream(
                 start_new_session=True,
             )
         except OSError as error:
-            raise failure(
-                f"cannot start {words[0]}: {error.strerror}", where={"command": shlex.join(words)}
-            ) from error
+            raise failure(f"cannot start {words[0]}: {error.strerror}", where={"command": shown}) from error
         if on_start is not None:
             on_start(child.pid)
         previous = _terminate_as_interrupt()
         assert child.stdout is not None
         try:
             for raw in child.stdout:
-                line = raw.decode("utf-8", "replace").rstrip("\r\n")
+                line = without_secrets(raw.decode("utf-8", "replace").rstrip("\r\n"))
                 sink.write(line + "\n")
                 last.append(line)
                 if on_line is not None:

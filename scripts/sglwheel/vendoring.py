@@ -6,13 +6,13 @@ import json
 import re
 import shutil
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
 from pathlib import Path
 
 from sglwheel import console, files, pipeline, series, source
-from sglwheel.bundle import MANIFEST, SCHEMA, Bundle
+from sglwheel.bundle import ARCHIVE, MANIFEST, SCHEMA, Bundle
 from sglwheel.errors import SourceError, ToolchainError
 from sglwheel.files import Layout
 from sglwheel.git import Git
@@ -42,16 +42,26 @@ class _Git:
     blobs: set[str] = field(default_factory=set)
 
 
-def vendor(layout: Layout, name: str, into: Path) -> Bundle:
+def vendor(layout: Layout, name: str, into: Path, overrides: Mapping[str, str] | None = None) -> Bundle:
     """Make or complete the bundle of a recipe; what is there already and right is left alone.
 
-    Raises the error of the first stage that cannot be had.
+    `into` is a directory, or a file named `*.tar.zst`. Sources in `overrides` are left to the host that
+    builds. Raises the error of the first stage that cannot be had.
     """
+    if not into.name.endswith(ARCHIVE):
+        return _vendor(layout, name, into, overrides or {})
+    made = _vendor(layout, name, layout.work / name / "bundle", overrides or {})
+    with console.step(f"pack {into}"):
+        made.pack(into)
+    return made
+
+
+def _vendor(layout: Layout, name: str, into: Path, overrides: Mapping[str, str]) -> Bundle:
     context = pipeline.Context.load(layout, name)
     recipe, mirrors = context.recipe, context.mirrors
     with console.step(f"source {recipe.source.git}"):
         patched = context.patch()
-        found = source.dependencies(patched, recipe, layout, mirrors)
+        found = source.dependencies(patched, recipe, layout, mirrors, overrides)
     with console.step("wheels"):
         locks = locking.write_packages(recipe, layout, mirrors)
         python = torchchoice.python_of(recipe)
@@ -88,6 +98,8 @@ def vendor(layout: Layout, name: str, into: Path) -> Bundle:
         }
         terms[recipe.source.git] = "LICENSE of the repository"
         for one in found.sources:
+            if one.via == "override":
+                continue
             _take(one, repositories, places, context, into)
             terms[one.name] = (
                 ", ".join(path.name for path in one.license_files) or "no licence file at its top"
@@ -102,7 +114,17 @@ def vendor(layout: Layout, name: str, into: Path) -> Bundle:
                 _place(path, into / path.relative_to(layout.root), files.sha256(path))
         lines = "".join(f"- {key}: {text}\n" for key, text in sorted(terms.items()))
         files.write_atomic(into / "LICENSES.md", _TERMS + lines)
+        _prune(into, places)
         return _seal(into, name, places)
+
+
+def _prune(into: Path, places: Mapping[str, str]) -> None:
+    """Drop what an earlier run put there for other locks."""
+    wanted = {into / path for path in places.values()}
+    for pattern in ("wheels/*", "git/*", "urls/*/*"):
+        for path in into.glob(pattern):
+            if path not in wanted:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _seal(into: Path, name: str, places: dict[str, str]) -> Bundle:

@@ -149,3 +149,24 @@ def test_a_damaged_or_foreign_bundle_is_refused(world: World) -> None:
     with pytest.raises(UsageError, match="is no bundle"):
         Bundle.open(into)
     assert git(world.root / "upstreams/lib", "status", "--short") == ""
+
+
+def test_a_bundle_as_one_file(world: World) -> None:
+    target = world.root.parent / "bundle.tar.zst"
+    made = vendoring.vendor(world.layout, "r", target)
+    first = target.read_bytes()
+    stale = made.root / "wheels/torch-1.0-py3-none-any.whl"
+    stale.write_bytes(b"of another lock")
+    target.unlink()
+    assert stale.name not in str(vendoring.vendor(world.layout, "r", target).files)
+    assert target.read_bytes() == first, "the same bytes for the same content"
+    scratch = world.root.parent / "scratch"
+    found = Bundle.at(target, scratch)
+    found.verify()
+    found.fits(world.layout)
+    assert found.files == made.files and found.root.parent == scratch
+    assert Bundle.at(target, scratch).root == found.root, "unpacked once"
+    target.write_bytes(first[: len(first) // 2])
+    with pytest.raises(SourceError, match=r"bundle\.tar\.zst is damaged"):
+        Bundle.at(target, scratch)
+    assert [path.name for path in scratch.iterdir()] == [found.root.name]

@@ -83,3 +83,13 @@ def test_interrupt_ends_the_whole_group(tmp_path: Path, number: signal.Signals) 
             return
         time.sleep(0.05)
     pytest.fail("a compiler outlived the build")
+
+
+def test_passwords_in_urls_are_not_logged(tmp_path: Path) -> None:
+    url = "https://me:s3cret@host.example/x"
+    log = tmp_path / "log"
+    done = process.stream(["echo", f"GET {url}"], failure=BuildError, log=log)
+    assert log.read_text() == "$ echo 'GET https://host.example/x'\nGET https://host.example/x\n"
+    with pytest.raises(BuildError) as caught:
+        process.run(["sh", "-c", "echo $1 >&2; exit 1", "sh", url], failure=BuildError)
+    assert "s3cret" not in f"{done.command}{caught.value.what}{caught.value.where}"

@@ -8,7 +8,7 @@ import pytest
 
 from sglwheel.errors import UsageError
 from sglwheel.files import Layout
-from sglwheel.mirrors import Mirrors, local_path
+from sglwheel.mirrors import Mirrors, anonymous, local_path
 
 URL = "https://github.com/sgl-project/sglang"
 
@@ -17,6 +17,7 @@ URL = "https://github.com/sgl-project/sglang"
 def no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SGLWHEEL_CONFIG", raising=False)
     monkeypatch.delenv("SGLWHEEL_MIRRORS", raising=False)
+    monkeypatch.delenv("GITHUB_ARTIFACTORY", raising=False)
 
 
 def test_longest_prefix_wins_and_the_original_is_last() -> None:
@@ -95,3 +96,23 @@ def test_local_paths() -> None:
     assert local_path("/srv/a.git") == Path("/srv/a.git")
     assert local_path("https://example.com/a") is None
     assert local_path("git@example.com:a/b.git") is None
+
+
+@pytest.mark.parametrize("value", ["artifactory.example/github", "https://artifactory.example/github/"])
+def test_upstreams_own_word_for_a_mirror_of_github(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    url = "https://github.com/NVIDIA/cutlass/archive/57e3cfb4.tar.gz"
+    monkeypatch.setenv("GITHUB_ARTIFACTORY", value)
+    mirrored = "https://artifactory.example/github/NVIDIA/cutlass/archive/57e3cfb4.tar.gz"
+    assert Mirrors.load(Layout(tmp_path)).candidates(url) == (mirrored, url)
+    monkeypatch.setenv("SGLWHEEL_MIRRORS", "https://github.com=/srv/github")
+    assert Mirrors.load(Layout(tmp_path)).mapped(url)[0].startswith("/srv/github/NVIDIA")
+    monkeypatch.setenv("GITHUB_ARTIFACTORY", "github.com")
+    monkeypatch.delenv("SGLWHEEL_MIRRORS")
+    assert Mirrors.load(Layout(tmp_path)).candidates(url) == (url,)
+
+
+def test_what_is_written_down_of_an_url() -> None:
+    assert anonymous("https://me:pw@a.example:8/x?y=1") == "https://a.example:8/x?y=1"
+    assert anonymous("/srv/me@home/x") == "/srv/me@home/x"

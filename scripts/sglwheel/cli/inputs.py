@@ -123,16 +123,23 @@ def torch_list(name: str | None, cuda: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIRECTORY")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIRECTORY|FILE.tar.zst"
+)
+@override_option
 @as_json
-def vendor(name: str, output: Path, as_json: bool) -> None:
-    """Put everything that recipe NAME takes from elsewhere into one directory, for `build --from`."""
+def vendor(name: str, output: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Bundle everything that recipe NAME takes from elsewhere, for `build --from`."""
     from sglwheel import vendoring
 
-    made = vendoring.vendor(Layout.find(), name, output)
-    size = sum((made.root / path).stat().st_size for path in made.files)
+    made = vendoring.vendor(Layout.find(), name, output, pairs(overrides, "--override"))
+    size = (
+        output.stat().st_size
+        if output.is_file()
+        else sum((made.root / path).stat().st_size for path in made.files)
+    )
     if as_json:
-        console.emit_json({"bundle": str(made.root), "files": made.files, "bytes": size})
+        console.emit_json({"bundle": str(output.absolute()), "files": made.files, "bytes": size})
     else:
         console.emit(f"{output}: {len(made.files)} files, {console.format_bytes(size)}")
         console.emit(f"sglwheel build {name} --offline --from {output}")

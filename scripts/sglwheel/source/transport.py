@@ -10,7 +10,7 @@ import tenacity
 
 from sglwheel.errors import SourceError
 from sglwheel.git import Git
-from sglwheel.mirrors import local_path, normal, redacted
+from sglwheel.mirrors import anonymous, local_path, normal, redacted
 
 # What a public forge allows for every repository, switched on for a plain one on this host. The user named
 # the mirror, so who owns its files is no reason to refuse; nothing of it is run.
@@ -18,8 +18,10 @@ _LOCAL_UPLOAD_PACK = (
     "git -c uploadpack.allowFilter=true -c uploadpack.allowAnySHA1InWant=true -c safe.directory='*'"
     " upload-pack"
 )
+ATTEMPTS = 3
+WAIT = tenacity.wait_exponential(min=1, max=10)
 # A server that stalls for a minute is not there; git itself would wait for ever.
-_PATIENCE = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=60")
+PATIENCE = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=60")
 _ANY_STATUS = range(-64, 256)
 _TRANSIENT = re.compile(
     r"could not resolve|connection (refused|reset|timed out)|failed to connect|timed out|early eof|rpc failed"
@@ -65,7 +67,8 @@ class Transport:
             except SourceError as error:
                 failures[redacted(candidate)] = error.what.replace(candidate, redacted(candidate))
                 continue
-            # Git itself may want an object later, in a merge: where we got this from, it gets that.
+            # Git itself may want an object later, in a merge: where we got this from, it gets that. Who we
+            # are is not written down: git asks its credential helper then.
             url, upload_pack = _address(candidate)
             git.run("config", "remote.origin.url", url)
             git.run("config", "remote.origin.uploadpack", upload_pack)
@@ -77,8 +80,8 @@ class Transport:
         failures: dict[str, str] = {}
         for candidate in self.candidates:
             url, upload_pack = _address(candidate)
-            words = (*_PATIENCE, "ls-remote", f"--upload-pack={upload_pack}", url, *names)
-            done = git.run(*words, user_config=True, accept=_ANY_STATUS)
+            words = (*PATIENCE, "ls-remote", f"--upload-pack={upload_pack}", url, *names)
+            done = git.run(*words, env=_login(candidate), user_config=True, accept=_ANY_STATUS)
             if done.returncode:
                 failures[redacted(candidate)] = reason(done.stderr).replace(candidate, redacted(candidate))
                 continue
@@ -120,8 +123,17 @@ def reason(stderr: str) -> str:
 def _address(candidate: str) -> tuple[str, str]:
     path = local_path(candidate)
     if path is None:
-        return candidate, "git-upload-pack"
+        return anonymous(candidate), "git-upload-pack"
     return path.absolute().as_uri(), _LOCAL_UPLOAD_PACK
+
+
+def _login(candidate: str) -> dict[str, str]:
+    """The user and password of a mirror's url, for one process: git notes urls that it fetches from."""
+    clean = anonymous(candidate)
+    if clean == candidate:
+        return {}
+    setting = f"url.{candidate}.insteadOf={clean}".replace("'", "%27")
+    return {"GIT_CONFIG_PARAMETERS": f"'{setting}'"}
 
 
 def _fetch(
@@ -134,16 +146,16 @@ def _fetch(
     options = [argument for argument in arguments if argument.startswith("-")]
     wanted = [argument for argument in arguments if not argument.startswith("-")]
     quiet = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--force")
-    words = (*_PATIENCE, *config, "fetch", *quiet, f"--upload-pack={upload_pack}", *options, url, *wanted)
+    words = (*PATIENCE, *config, "fetch", *quiet, f"--upload-pack={upload_pack}", *options, url, *wanted)
 
     @tenacity.retry(
         retry=tenacity.retry_if_exception_type(TransientError),
-        stop=tenacity.stop_after_attempt(1 if local is not None else 3),
-        wait=tenacity.wait_exponential(min=1, max=10),
+        stop=tenacity.stop_after_attempt(1 if local is not None else ATTEMPTS),
+        wait=WAIT,
         reraise=True,
     )
     def attempt() -> None:
-        done = git.run(*words, input=input, user_config=True, accept=_ANY_STATUS)
+        done = git.run(*words, env=_login(candidate), input=input, user_config=True, accept=_ANY_STATUS)
         if done.returncode:
             kind = TransientError if _TRANSIENT.search(done.stderr) else SourceError
             raise kind(reason(done.stderr))

@@ -1,0 +1,111 @@
+"""Git over HTTP on loopback, by git's own backend, which can be told to behave badly."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+_BACKEND = (
+    "git -c safe.directory=* -c uploadpack.allowFilter=true -c uploadpack.allowAnySHA1InWant=true"
+    " http-backend"
+)
+
+
+@dataclass
+class GitServer:
+    """Serves the repositories below `root`; `faults` are what goes wrong with the next packs, in turn.
+
+    `500` refuses, `cut` ends in the middle, `stall` sends nothing for a while, `flip` changes a byte.
+    """
+
+    root: Path
+    faults: list[str] = field(default_factory=list)
+    login: str = ""
+    """`user:password` that is asked for; all are welcome if it is empty."""
+    packs: int = 0
+
+    def __enter__(self) -> GitServer:
+        own = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                own.answer(self)
+
+            do_POST = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def url(self, name: str, who: str = "") -> str:
+        return f"http://{who}127.0.0.1:{self.server.server_port}/{name}"
+
+    def answer(self, to: BaseHTTPRequestHandler) -> None:
+        path, _, query = to.path.partition("?")
+        body = to.rfile.read(int(to.headers.get("Content-Length") or 0))
+        said = to.headers.get("Authorization", "").removeprefix("Basic ")
+        if base64.b64decode(said).decode() != self.login:
+            to.send_response(401)
+            to.send_header("WWW-Authenticate", 'Basic realm="git"')
+            to.send_header("Content-Length", "0")
+            to.end_headers()
+            return
+        done = subprocess.run(
+            _BACKEND.split(),
+            input=body,
+            capture_output=True,
+            check=False,
+            env={
+                "PATH": os.environ["PATH"],
+                "GIT_PROJECT_ROOT": str(self.root),
+                "GIT_HTTP_EXPORT_ALL": "1",
+                "REQUEST_METHOD": to.command,
+                "PATH_INFO": path,
+                "QUERY_STRING": query,
+                "CONTENT_TYPE": to.headers.get("Content-Type", ""),
+                "HTTP_CONTENT_ENCODING": to.headers.get("Content-Encoding", ""),
+                "GIT_PROTOCOL": to.headers.get("Git-Protocol", ""),
+                "GIT_CONFIG_NOSYSTEM": "1",
+                "HOME": "/nonexistent",
+            },
+        )
+        head, _, content = done.stdout.partition(b"\r\n\r\n")
+        fields = dict(line.split(": ", 1) for line in head.decode().splitlines())
+        status = int(fields.pop("Status", "200").split()[0])
+        fault = ""
+        if b"PACK" in content:
+            self.packs += 1
+            fault = self.faults.pop(0) if self.faults else ""
+        if fault == "500":
+            status, content = 500, b""
+        to.send_response(status)
+        for name, value in fields.items():
+            to.send_header(name, value)
+        to.send_header("Content-Length", str(len(content)))
+        to.end_headers()
+        try:
+            if fault == "stall":
+                time.sleep(4)
+            elif fault == "cut":
+                content = content[: content.index(b"PACK") + 40]
+            elif fault == "flip":
+                at = content.index(b"PACK") + 30
+                content = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+            to.wfile.write(content)
+        except OSError:
+            pass
+        to.close_connection = True
