@@ -135,6 +135,7 @@ class World:
             provider="pypi",
             cxx="g++ 12.2.0",
             identity="5" * 64,
+            description={"provider": "pypi", "nvcc": "13.0.88", "cxx": "g++ 12.2.0", "cmake": "3.31.10"},
             cmake={},
         )
 

@@ -13,16 +13,17 @@ from typing import Any, Protocol
 from packaging.version import Version
 
 from sglwheel import __version__, build, console, finish, source, toolchain
-from sglwheel.build import BuiltWheel
+from sglwheel.build import BuiltWheel, packing
 from sglwheel.build.budget import Allowance
 from sglwheel.errors import BuildError, SourceError, ToolchainError, UsageError
 from sglwheel.files import Layout
 from sglwheel.mirrors import Mirrors
 from sglwheel.patching import PatchedTree
-from sglwheel.recipe import KernelRecipe, Recipe
+from sglwheel.recipe import KernelRecipe, PythonRecipe, Recipe
 from sglwheel.release.releasing import stage
 from sglwheel.smoke import Environment
 from sglwheel.source import Checkout, Dependencies
+from sglwheel.toolchain import packing as packers
 from sglwheel.toolchain import torchpin
 from sglwheel.toolchain.borrowed import Borrowed
 
@@ -156,6 +157,41 @@ class Kernels:
         return Made(checkout, patched, env, dependencies, built, finished)
 
 
+@dataclass(frozen=True)
+class PythonAlone:
+    """A project of Python alone: nothing to fetch or compile, packed by setuptools."""
+
+    recipe: PythonRecipe
+    layout: Layout
+    mirrors: Mirrors
+
+    @property
+    def versions(self) -> Versions:
+        torch = self.recipe.torch
+        return Versions(None, Version(torch.cuda.version), torch.version)
+
+    @property
+    def title(self) -> str:
+        return f"toolchain: torch {self.recipe.torch.version}, setuptools"
+
+    def prepare(self) -> packers.PackingEnv:
+        return packers.prepare(self.recipe, torchpin.pin(self.recipe), self.layout, self.mirrors)
+
+    def make(self, checkout: Checkout, patched: PatchedTree) -> Made:
+        recipe, layout = self.recipe, self.layout
+        with stage(self.title, ToolchainError):
+            env = self.prepare()
+            console.detail(", ".join(f"{name} {version}" for name, version in env.description.items()))
+        with stage("build", BuildError):
+            built = packing.pack(recipe, patched, checkout, env, layout)
+            console.detail(f"{layout.relative(built.tree)}" + (": nothing to do" if built.reused else ""))
+        none = Dependencies(())
+        with stage("finish", BuildError):
+            finished = finish.finish(built, recipe, patched, none, env, checkout, layout, tag=finish.pure_tag)
+            console.detail(finished.path.name)
+        return Made(checkout, patched, env, none, built, finished)
+
+
 def of(
     recipe: Recipe,
     layout: Layout,
@@ -165,10 +201,19 @@ def of(
     overrides: Mapping[str, str] | None = None,
     allowance: Allowance | None = None,
 ) -> Kind:
-    """The kind of a recipe, with what the command line says about this run."""
-    if isinstance(recipe, KernelRecipe):
-        return Kernels(recipe, layout, mirrors, lent, overrides or {}, allowance or Allowance())
-    raise UsageError(f"{recipe.id} is of a kind that this version does not build")
+    """The kind of a recipe, with what the command line says about this run. Raises UsageError."""
+    match recipe:
+        case KernelRecipe():
+            return Kernels(recipe, layout, mirrors, lent, overrides or {}, allowance or Allowance())
+        case PythonRecipe():
+            if lent is not None or overrides:
+                raise UsageError(
+                    f"{recipe.id} is of Python alone: it fetches no sources and compiles against no torch",
+                    next="leave out --torch-from and --override",
+                )
+            return PythonAlone(recipe, layout, mirrors)
+        case _:
+            raise UsageError(f"{recipe.id} is of a kind that cannot be built")
 
 
 def say_fetched(count: int) -> None:

@@ -25,7 +25,7 @@ from inspectworld import (
     write_zip,
 )
 from sglwheel.errors import InspectionError
-from sglwheel.inspect import RULES, Inspection, inspect
+from sglwheel.inspect import RULES, Expectation, Inspection, inspect
 
 GOOD = World()
 
@@ -107,6 +107,7 @@ BROKEN: list[tuple[str, str, World | tuple[World, Write], str]] = [
     ("names", "other version", GOOD.changed(version="0.3.22"), "expected 0.3.21+cu130"),
     ("names", "other distribution", GOOD.changed(distribution="other-kernel"), "expected sample-kernel"),
     ("tags", "renamed", GOOD.changed(wheel_tag=f"cp310-abi3-linux_{MACHINE}"), "WHEEL says cp310-abi3-linux"),
+    ("pure", "library", GOOD.changed(tag="py3-none-any"), "whose tag says any platform"),
     ("requires-torch", "none", GOOD.changed(requires=()), "requires no torch"),
     ("requires-torch", "range", GOOD.changed(requires=("torch>=2.8",)), "expected torch==2.12.0"),
     ("requires-torch", "other", GOOD.changed(requires=("torch==2.11.0",)), "expected torch==2.12.0"),
@@ -328,3 +329,21 @@ def test_kernels_are_told_only_where_asked_for(tmp_path: Path) -> None:
     found = inspect(path, expect=EXPECT, torch=TORCH, kernels=5)
     assert found.ok
     assert found.libraries[0].kernels == ()
+
+
+def test_a_recipe_of_python_alone_and_its_wheel_agree(tmp_path: Path) -> None:
+    expect = replace(EXPECT, sass=frozenset(), operators=(), pure=True)
+    wheel = GOOD.changed(libraries={}, tag="py3-none-any")
+    assert inspected(wheel, tmp_path, expect=expect).ok
+
+    def says(world: World, expect: Expectation) -> list[str]:
+        found = inspected(world, tmp_path, expect=expect).findings
+        return [finding.detail for finding in found if finding.rule in ("pure", "requires-torch")]
+
+    assert says(GOOD, expect) == [f"is for {GOOD.tag.split('-')[2]}, but the recipe is of Python alone"]
+    assert says(wheel, replace(expect, pure=False)) == [
+        "is for any platform, but the recipe's kernels are compiled"
+    ]
+    assert says(wheel.changed(requires=("torch==2.9.1",)), expect) == [
+        "requires torch==2.9.1, expected torch==2.12.0"
+    ]

@@ -40,6 +40,11 @@ HISTORY = {
         "d795ecddeddbac7723019aec80de604f6f1a7dfb Move sample-kernel to python/sample/kernels/aot",
         "f6181863225a5d8f8c80c38e2f588fe2e8b19844 Rename the distribution to sampled-kernel, 0.2.0",
     ],
+    f"{URL}/serving.git": [
+        "5126efb28764e770e4bce514d5df03bd83132bb8 Tables for two and four GPUs",
+        "ede279067f23ff3e0d16bef104c576a93c9f979d Eight GPUs",
+        "c19286d12ce0896b09bc5770bcdb6ac3386bbdf1 Ask the tables instead of indexing them",
+    ],
 }
 TINYJSON_SHA256 = "3c87d8d4528d4744ad25073d01cb88e248249a242de4b156a72957a8d9cc0488"
 HOSTILE = """
@@ -127,6 +132,8 @@ def test_trees_and_recipe_name_the_replayed_ids(replayed: dict[str, Path]) -> No
     assert f"SHA256={TINYJSON_SHA256}" in (kernel / "cmake" / "dependencies.cmake").read_text()
     recipe = tomllib.loads((SAMPLE.parent / "sample.toml").read_text())
     assert recipe["source"]["commit"] == PIN
+    serving = tomllib.loads((SAMPLE.parent / "sample-serving.toml").read_text())
+    assert serving["source"]["commit"] == history(replayed[f"{URL}/serving.git"])[1][:40]
 
 
 def test_any_commit_can_be_fetched_without_blobs(replayed: dict[str, Path], tmp_path: Path) -> None:

@@ -61,3 +61,12 @@ def test_only_names_that_share_files_are_replaced(record: Record) -> None:
 
 def test_everything_is_in_the_json(record: Record) -> None:
     assert json.dumps(Lines(record, "/x").to_json())
+
+
+def test_a_wheel_of_python_alone_leaves_its_requirements_to_the_node(record: Record) -> None:
+    alone = record.model_copy(update={"kind": "python"})
+    lines = Lines(alone, "/srv/wheels")
+    assert not record.alone and alone.alone
+    assert lines.uv.startswith("uv pip install --no-deps --no-index --find-links /srv/wheels/builds/")
+    assert lines.pip.startswith("python -m pip install --no-deps --no-index ")
+    assert "with --no-deps\n" in lines.requirements

@@ -1,11 +1,11 @@
-"""Make scikit-build-core's wheel say what it is: version, tag, requirement, origin, licences."""
+"""Make a build backend's wheel say what it is: version, tag, requirement, origin, licences."""
 
 from __future__ import annotations
 
 import re
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,10 +24,10 @@ from sglwheel.finish.platformtag import platform_tag
 if TYPE_CHECKING:
     from sglwheel.build import BuiltWheel
     from sglwheel.files import Layout
+    from sglwheel.finish.provenance import Environment
     from sglwheel.patching import PatchedTree
     from sglwheel.recipe import Recipe
     from sglwheel.source import Checkout, Dependencies
-    from sglwheel.toolchain import BuildEnv
 
 _WORDS = {b"url": b"URL"}
 _METADATA_VERSION = "2.4"  # the first with License-File (PEP 639)
@@ -52,11 +52,15 @@ def finish(
     recipe: Recipe,
     patched: PatchedTree,
     dependencies: Dependencies,
-    env: BuildEnv,
+    env: Environment,
     checkout: Checkout,
     layout: Layout,
+    *,
+    tag: Callable[[Raw], str] | None = None,
 ) -> FinishedWheel:
     """Write the finished wheel beside the raw one; the same inputs give the same bytes.
+
+    `tag` says what the wheel's files have earned: `compiled_tag` if None, or `pure_tag`.
 
     Raises BuildError when the raw wheel is not what a build makes.
     """
@@ -65,7 +69,7 @@ def finish(
     name, public = str(metadata["name"]), Version(metadata["version"]).public
     version = local_version(public, recipe, env.torch.version)
     requirement = f"torch=={env.torch.version}"
-    tag = _tag(raw)
+    label = (tag or compiled_tag)(raw)
     info = f"{canonicalize_name(name).replace('-', '_')}-{version}.dist-info"
     origin = provenance.describe(recipe, patched, dependencies, env, checkout, built.fingerprint)
     licences = _licences(built.tree / "source", recipe.source.directory, dependencies)
@@ -83,16 +87,16 @@ def finish(
     }
     contents |= {f"{info}/licenses/{path}": data for path, data in licences.items()}
     contents[f"{info}/METADATA"] = _metadata_text(metadata)
-    contents[f"{info}/WHEEL"] = _wheel_text(raw.files[f"{raw.info}/WHEEL"], tag)
+    contents[f"{info}/WHEEL"] = _wheel_text(raw.files[f"{raw.info}/WHEEL"], label)
     contents[f"{info}/sglwheel.json"] = provenance.to_json(origin)
     contents[f"{info}/sboms/{name}.cdx.json"] = sbom.cyclonedx(name, version, origin, epoch=epoch)
-    path = built.tree / "finished" / f"{info.removesuffix('.dist-info')}-{tag}.whl"
+    path = built.tree / "finished" / f"{info.removesuffix('.dist-info')}-{label}.whl"
     _write(path, contents, epoch)
     return FinishedWheel(
         path=path,
         name=name,
         version=version,
-        tag=tag,
+        tag=label,
         requires_torch=requirement,
         marked=provenance.marks(origin),
     )
@@ -106,7 +110,7 @@ def local_version(public: str, recipe: Recipe, torch: Version) -> Version:
 
 
 @dataclass(frozen=True)
-class _Raw:
+class Raw:
     """A wheel in memory; `info` is its .dist-info directory, `files` holds all but RECORD."""
 
     info: str
@@ -115,7 +119,7 @@ class _Raw:
     files: Mapping[str, bytes]
 
 
-def _read(path: Path) -> _Raw:
+def _read(path: Path) -> Raw:
     """Read a wheel, every file checked against RECORD."""
     try:
         with WheelFile(path) as wheel:
@@ -135,14 +139,24 @@ def _read(path: Path) -> _Raw:
     for needed in ("METADATA", "WHEEL"):
         if f"{info}/{needed}" not in contents:
             raise BuildError(f"the built wheel has no {needed}", where={"wheel": str(path)})
-    return _Raw(info, words["pyver"], words["abi"], contents)
+    return Raw(info, words["pyver"], words["abi"], contents)
 
 
-def _tag(raw: _Raw) -> str:
+def compiled_tag(raw: Raw) -> str:
+    """The tag of a wheel with libraries. Raises BuildError when there are none."""
     libraries = [(path, data) for path, data in raw.files.items() if data[:4] == b"\x7fELF"]
     if not libraries:
         raise BuildError("the built wheel holds no library: nothing was compiled into it")
     return f"{raw.python}-{raw.abi}-{platform_tag(libraries)}"
+
+
+def pure_tag(raw: Raw) -> str:
+    """The tag of a wheel of Python alone: for any platform. Raises BuildError when a library is in it."""
+    libraries = [path for path, data in raw.files.items() if data[:4] == b"\x7fELF"]
+    if libraries or raw.abi != "none":
+        found = libraries[0] if libraries else f"the tag {raw.python}-{raw.abi}"
+        raise BuildError(f"the built wheel is not of Python alone: {found}")
+    return f"{raw.python}-{raw.abi}-any"
 
 
 def _metadata_text(metadata: RawMetadata) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sglwheel.build.fingerprint import cmake_value
 
@@ -13,24 +13,39 @@ if TYPE_CHECKING:
     from sglwheel.recipe import Recipe
     from sglwheel.source import Checkout, Dependencies
     from sglwheel.source.fetched import FetchedSource
-    from sglwheel.toolchain import BuildEnv
+    from sglwheel.toolchain.packages import Package
+    from sglwheel.toolchain.torchpin import InstalledTorch
 
 FILE = "sglwheel.json"  # in .dist-info/
 SCHEMA = 1
+
+
+class Environment(Protocol):
+    """What of a build environment travels inside the wheel."""
+
+    @property
+    def torch(self) -> InstalledTorch: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def description(self) -> Mapping[str, str]: ...
+    @property
+    def packages(self) -> tuple[Package, ...]: ...
 
 
 def describe(
     recipe: Recipe,
     patched: PatchedTree,
     dependencies: Dependencies,
-    env: BuildEnv,
+    env: Environment,
     checkout: Checkout,
     fingerprint: str,
 ) -> dict[str, Any]:
     """Every input of a build by name. No path, user or host; the same inputs give the same data anywhere."""
+    kind = {"kind": "python"} if recipe.pure else {}  # kernels were there before there were kinds
     return {
         "schema": SCHEMA,
-        "recipe": {"id": recipe.id, "digest": recipe.digest, "build": recipe.wheel.build},
+        "recipe": {"id": recipe.id, "digest": recipe.digest, "build": recipe.wheel.build, **kind},
         "fingerprint": fingerprint,
         "upstream": {
             "url": recipe.source.git,
@@ -68,12 +83,7 @@ def describe(
         },
         "toolchain": {
             "identity": env.identity,
-            "provider": env.provider,
-            "nvcc": str(env.nvcc_version),
-            "cxx": env.cxx,
-            "cmake": str(env.versions.cmake),
-            "ninja": str(env.versions.ninja),
-            "scikit-build-core": str(env.versions.scikit_build_core),
+            **env.description,
             "packages": [
                 {"name": package.name, "version": str(package.version), "sha256": package.sha256}
                 for package in sorted(env.packages, key=lambda package: package.name)

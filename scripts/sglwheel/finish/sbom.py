@@ -23,11 +23,12 @@ def cyclonedx(name: str, version: Version, origin: Mapping[str, Any], *, epoch: 
     """The document for one wheel; serial number and time follow from its inputs."""
     wheel = _wheel(name, version, origin)
     sources = [_source(item) for item in origin["sources"]]
-    torch, nvcc = _torch(origin), _nvcc(origin)
+    torch = _torch(origin)
+    compilers = [_nvcc(origin)] if "nvcc" in origin["toolchain"] else []
     bom = Bom(
         serial_number=uuid.uuid5(_NAMESPACE, f"sglwheel:{name}:{version}:{origin['fingerprint']}"),
         metadata=BomMetaData(component=wheel, timestamp=datetime.fromtimestamp(epoch, UTC)),
-        components=[*sources, torch, nvcc],
+        components=[*sources, torch, *compilers],
     )
     bom.register_dependency(wheel, [*sources, torch])
     return (JsonV1Dot6(bom).output_as_string(indent=2) + "\n").encode()

@@ -46,6 +46,8 @@ class Expectation:
     max_size_mib: int | None = None
     distribution: str | None = None
     version: Version | None = None
+    pure: bool | None = None
+    """Whether it must be of Python alone."""
 
     @classmethod
     def of(
@@ -56,8 +58,9 @@ class Expectation:
         return cls(
             torch=recipe.torch.version,
             cuda_major=recipe.torch.cuda.major,
-            sass=frozenset(arch.sm for arch in architectures),
-            ptx=frozenset(arch.compute for arch in architectures if arch.ptx),
+            sass=frozenset() if recipe.pure else frozenset(arch.sm for arch in architectures),
+            ptx=frozenset(arch.compute for arch in architectures if arch.ptx and not recipe.pure),
+            pure=recipe.pure,
             operators=recipe.operators,
             absent_operators=recipe.absent_operators,
             max_size_mib=recipe.wheel.max_size_mib,

@@ -16,6 +16,7 @@ RULES: dict[str, Rule] = {
     "record": rules_wheel.record,
     "names": rules_wheel.names,
     "tags": rules_wheel.tags,
+    "pure": rules_wheel.pure,
     "requires-torch": rules_wheel.requires_torch,
     "elf": rules_library.elf,
     "machine": rules_library.machine,

@@ -23,6 +23,8 @@ def machine(subject: Subject) -> Iterator[Finding]:
     if subject.wheel.name is None:
         return
     promised = {tag.platform for tag in subject.wheel.name.tags}
+    if "any" in promised:
+        return  # that there is a library at all is another rule's finding
     for library in subject.libraries:
         if library.machine and not any(p.endswith(f"_{library.machine}") for p in promised):
             said = " ".join(sorted(promised))

@@ -139,6 +139,30 @@ def tags(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def pure(subject: Subject) -> Iterator[Finding]:
+    """A wheel for any platform holds no library; it is one if, and only if, the recipe is of Python alone."""
+    wheel, expect = subject.wheel, subject.expect
+    if wheel.name is None:
+        return
+    platforms = {tag.platform for tag in wheel.name.tags}
+    libraries = [library.path for library in subject.libraries]
+    if "any" in platforms and libraries:
+        yield Finding(
+            "pure",
+            "error",
+            listed(libraries),
+            "is a library, in a wheel whose tag says any platform",
+            REBUILD,
+        )
+    if expect.pure is None:
+        return
+    if expect.pure and platforms != {"any"}:
+        said = " ".join(sorted(platforms))
+        yield Finding("pure", "error", None, f"is for {said}, but the recipe is of Python alone")
+    if not expect.pure and "any" in platforms:
+        yield Finding("pure", "error", None, "is for any platform, but the recipe's kernels are compiled")
+
+
 def _tags(values: frozenset[object]) -> str:
     return " ".join(sorted(map(str, values))) or "nothing"
 
@@ -146,7 +170,7 @@ def _tags(values: frozenset[object]) -> str:
 def requires_torch(subject: Subject) -> Iterator[Finding]:
     """METADATA names exactly the torch that the wheel was compiled against."""
     wheel, expect = subject.wheel, subject.expect
-    if wheel.metadata is None or not any(map(_uses_torch, subject.libraries)):
+    if wheel.metadata is None or not (expect.pure or any(map(_uses_torch, subject.libraries))):
         return
     found: list[Requirement] = []
     for text in wheel.requires:

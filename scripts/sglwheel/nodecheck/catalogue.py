@@ -49,12 +49,22 @@ def available(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     )
 
 
-def install_line(client: str, subindex: str, pin: str) -> str:
+def alone(release: dict[str, Any]) -> bool:
+    """Whether a release is of Python alone: its many requirements are the node's business."""
+    return release.get("kind") == "python"
+
+
+def install_line(client: str, subindex: str, pin: str, *, alone: bool = False) -> str:
     """The line that installs one release and nothing else, for `uv pip` or `python -m pip`.
+
+    `alone` leaves every requirement to the node, torch with them: nothing but the wheel can change.
 
     `list`, because `freeze` shows a torch that came from a file or url as `torch @ …`; `;`, because without a
     torch the resolver's own explanation should be seen.
     """
+    if alone:
+        words = f"--no-deps --no-index --find-links {quoted(subindex)}"
+        return f"{client} install {words} {shlex.quote(pin)}"
     frozen = f"{client} list --format=freeze | grep '^torch==' > node-torch.txt"
     return f"{frozen}; {client} install {arguments(subindex, pin)}"
 

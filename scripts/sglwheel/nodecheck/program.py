@@ -19,6 +19,7 @@ from typing import Any
 
 from sglwheel.nodecheck.catalogue import (
     StopError,
+    alone,
     available,
     install_line,
     release_id,
@@ -36,6 +37,9 @@ def before(options: argparse.Namespace) -> dict[str, Any]:
     """Judge the node, choose a release, and remember what torch is."""
     node = look()
     choices = available(releases(options.wheelhouse))
+    if not options.release:
+        # What is right for a GPU is the question; a wheel of Python alone fits any.
+        choices = [item for item in choices if not alone(item)] or choices
     if options.release:
         choices = [
             item
@@ -59,7 +63,8 @@ def before(options: argparse.Namespace) -> dict[str, Any]:
     if good:
         Path(options.state).write_text(json.dumps(state, indent=1) + "\n")
     where = subindex(options.wheelhouse, release_id(chosen))
-    line = install_line("uv pip", where, f"{name}=={chosen['version']}")
+    pin = f"{name}=={chosen['version']}"
+    line = install_line("uv pip", where, pin, alone=alone(chosen))
     return report("before", results, release=release_id(chosen), line=line if good else None)
 
 

@@ -197,6 +197,11 @@ class Recipe(Table):
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
+    def pure(self) -> bool:
+        """Whether the wheel is of Python alone: no library in it, nothing fetched for it by CMake."""
+        return True
+
+    @property
     def options(self) -> Mapping[str, bool | int | str]:
         """CMake's cache entries that the recipe sets."""
         return {}
@@ -209,6 +214,11 @@ class Recipe(Table):
     @property
     def absent_operators(self) -> tuple[str, ...]:
         """Operators that this pin no longer has."""
+        return ()
+
+    @property
+    def node_imports(self) -> tuple[str, ...]:
+        """What can be imported beside torch once the wheel is installed by its printed line."""
         return ()
 
     @property
@@ -241,6 +251,10 @@ class KernelRecipe(Recipe):
     smoke: Smoke
 
     @property
+    def pure(self) -> bool:
+        return False
+
+    @property
     def options(self) -> Mapping[str, bool | int | str]:
         return self.build.cmake
 
@@ -251,6 +265,10 @@ class KernelRecipe(Recipe):
     @property
     def absent_operators(self) -> tuple[str, ...]:
         return self.wheel.absent_operators
+
+    @property
+    def node_imports(self) -> tuple[str, ...]:
+        return self.smoke.imports
 
     @property
     def excluded(self) -> tuple[str, ...]:

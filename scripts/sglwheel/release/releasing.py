@@ -137,8 +137,8 @@ def install_check(
         release,
         layout,
         torch=(f"torch=={env.torch.version}",),
-        imports=recipe.smoke.imports,
-        variables={"LD_PRELOAD": str(env.stub / driverstub.SONAME)},
+        imports=recipe.node_imports,
+        variables={"LD_PRELOAD": str(env.stub / driverstub.SONAME)} if env.stub is not None else {},
     ).demand()
 
 

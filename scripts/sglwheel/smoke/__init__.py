@@ -8,7 +8,6 @@ import ctypes
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -23,6 +22,7 @@ from sglwheel.errors import SmokeError
 from sglwheel.files import Layout
 from sglwheel.inspect import Expectation, Inspection, inspect, sonames, symbols
 from sglwheel.recipe import Recipe
+from sglwheel.smoke import plans
 from sglwheel.toolchain import packages, uvtool
 from sglwheel.toolchain.torchpin import InstalledTorch
 
@@ -30,18 +30,17 @@ Status = Literal["passed", "failed", "skipped"]
 
 _INSTALL_SECONDS = 1800.0
 _CHILD_SECONDS = 600.0
-_FA3_OPTION = re.compile(r"\w*ENABLE_FA3")
 
 
 class Environment(Protocol):
-    """What the smoke test takes from the build environment: a Python, which torch, and the driver stub."""
+    """What the smoke test takes from the build environment: a Python, which torch, and a driver stub."""
 
     @property
     def python(self) -> Path: ...
     @property
     def torch(self) -> InstalledTorch: ...
     @property
-    def stub(self) -> Path: ...
+    def stub(self) -> Path | None: ...
     @property
     def lock(self) -> packages.Lock: ...
 
@@ -99,7 +98,8 @@ class SmokeReport:
 def version() -> str:
     """Identity of the tests themselves: a report of other tests says nothing about these."""
     here = Path(__file__)
-    return hashlib.sha256(here.read_bytes() + here.with_name("smoke_child.py").read_bytes()).hexdigest()
+    parts = (here, here.with_name("plans.py"), here.with_name("smoke_child.py"))
+    return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
 
 
 def run(wheel: Path, recipe: Recipe, env: Environment, layout: Layout) -> SmokeReport:
@@ -121,8 +121,10 @@ def run(wheel: Path, recipe: Recipe, env: Environment, layout: Layout) -> SmokeR
         site = next((scratch / "venv").glob("lib/python3*/site-packages"))
         torch = symbols.installed(site / "torch")
         facts = inspect(wheel, expect=Expectation.of(recipe), torch=torch)
-        checks = [Check("install", "passed", f"beside torch {torch.label}"), _torch_symbols(facts)]
-        events = _child(python, _plan(facts, recipe), env, scratch, log)
+        checks = [Check("install", "passed", f"beside torch {torch.label}")]
+        if facts.libraries:
+            checks.append(_torch_symbols(facts))
+        events = _child(python, {"checks": plans.steps(facts, recipe)}, env, scratch, log)
         checks += _judge(events, facts, recipe, site)
     return SmokeReport(facts.wheel_sha256, torch.label, tuple(checks), time.monotonic() - started, log)
 
@@ -171,13 +173,11 @@ def _install(
     ]
     argv += ["--constraint", pinned]
     argv += ["--index", recipe.torch.index_url] if recipe.torch.index_url else []
-    done = process.stream(
-        [*argv, f"torch=={env.torch.version}", wheel],
-        failure=SmokeError,
-        log=log,
-        env=uvtool.environment(),
-    )
-    return python, None if done.returncode == 0 else f"uv refuses it: {done.stdout.strip()[-1500:]}"
+    for wanted in plans.installs(recipe, f"torch=={env.torch.version}", wheel):
+        done = process.stream([*argv, *wanted], failure=SmokeError, log=log, env=uvtool.environment())
+        if done.returncode:
+            return python, f"uv refuses it: {done.stdout.strip()[-1500:]}"
+    return python, None
 
 
 def _torch_symbols(facts: Inspection) -> Check:
@@ -186,41 +186,6 @@ def _torch_symbols(facts: Inspection) -> Check:
         text = "; ".join(cause.text for cause in facts.causes)
         return Check("torch symbols", "failed", f"not exported by torch {facts.torch}: {text}")
     return Check("torch symbols", "passed", f"all exported by torch {facts.torch}")
-
-
-def _plan(facts: Inspection, recipe: Recipe) -> dict[str, Any]:
-    inside = frozenset(
-        name for library in facts.libraries for name in (library.soname, library.file_name) if name
-    )
-    needed = {name for library in facts.libraries for name in library.needed}
-    off = [key for key, value in recipe.options.items() if _FA3_OPTION.fullmatch(key) and _is_off(value)]
-    package = recipe.smoke.imports[0].split(".")[0]
-    return {
-        "imports": list(recipe.smoke.imports),
-        "needed": sorted(needed - inside),
-        "libraries": [library.path for library in facts.libraries if not library.broken],
-        "schemas": {
-            name: schema
-            for library in facts.libraries
-            for name, schema in zip(
-                facts.operators_by_library.get(library.path, ()), library.schemas, strict=True
-            )
-            if not name.startswith("?")
-        },
-        "namespaces": sorted({name.split("::")[0] for name in (*recipe.operators, *facts.operators)} - {"?"}),
-        "fa3": {"module": f"{package}.flash_attn", "option": off[0]}
-        if off and _has_flash_attn(facts, package)
-        else None,
-        "capabilities": [list(arch.capability) for arch in recipe.build.architectures],
-    }
-
-
-def _is_off(value: object) -> bool:
-    return value is False or str(value).upper() in ("OFF", "0", "FALSE", "NO", "N")
-
-
-def _has_flash_attn(facts: Inspection, package: str) -> bool:
-    return any(file.path == f"{package}/flash_attn.py" for file in facts.wheel.files)
 
 
 def _child(
@@ -244,7 +209,7 @@ def _child(
         "XDG_CACHE_HOME": str(scratch / "cache"),
         **{key: os.environ[key] for key in ("CUDA_VISIBLE_DEVICES",) if key in os.environ},
     }
-    if not _has_driver():
+    if env.stub is not None and not _has_driver():
         stub = env.stub / "libcuda.so.1" if env.stub.is_dir() else env.stub
         variables |= {"LD_PRELOAD": str(stub), "SGLWHEEL_DRIVER_STUB": "1"}
     try:

@@ -111,6 +111,8 @@ def dependencies(
 
     Raises SourceError; UsageError for an override that fits no source.
     """
+    if recipe.pure:
+        return Dependencies(())
     root = patched if isinstance(patched, Path) else patched.path
     replaced = overrides.parse(override or {})
     old = sourcelock.load(layout, recipe.id, edited=relock)
@@ -139,6 +141,8 @@ def declared(
     override: Mapping[str, str] | None = None,
 ) -> tuple[Declaration, ...]:
     """What the patched tree's CMake would fetch; only CMake files are fetched for it. Raises SourceError."""
+    if recipe.pure:
+        return ()
     root = patched if isinstance(patched, Path) else patched.path
     replaced = overrides.parse(override or {})
     fetcher = Fetcher(recipe, layout, mirrors, replaced, sourcelock.load(layout, recipe.id))

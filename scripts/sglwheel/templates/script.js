@@ -28,6 +28,10 @@
   });
   function line(button) {
     var row = button.closest(".row");
+    if (row.dataset.alone) {
+      return fills.shell('uv pip install --no-deps --no-index --find-links "$WHEELHOUSE/builds/' + row.id + '/" ' +
+        quote(row.dataset.pin));
+    }
     return fills.shell("uv pip list --format=freeze | grep '^torch==' > node-torch.txt; uv pip install --no-index --find-links " +
       '"$WHEELHOUSE/builds/' + row.id + '/" --constraint node-torch.txt ' + quote(row.dataset.pin));
   }

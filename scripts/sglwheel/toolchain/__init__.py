@@ -59,6 +59,18 @@ class BuildEnv:
     python_version: Version
     lock: Lock
 
+    @property
+    def description(self) -> Mapping[str, str]:
+        """What compiled, in words that travel inside the wheel."""
+        return {
+            "provider": self.provider,
+            "nvcc": str(self.nvcc_version),
+            "cxx": self.cxx,
+            "cmake": str(self.versions.cmake),
+            "ninja": str(self.versions.ninja),
+            "scikit-build-core": str(self.versions.scikit_build_core),
+        }
+
 
 def resolve(recipe: KernelRecipe, pin: TorchPin, lent: Borrowed | None = None) -> Versions:
     """Say which versions the build will have, without making anything."""

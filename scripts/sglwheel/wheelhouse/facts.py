@@ -19,6 +19,7 @@ def facts(wheel: WheelFile, inspection: Any, smoke: Any) -> dict[str, Any]:
     cuda = next((item for item in segments if item.startswith("cu") and item[2:].isdigit()), None)
     recipe = _text(said, ("recipe", "id"), ("recipe",))
     extra = {
+        "kind": _text(said, ("recipe", "kind")) or "kernels",
         "recipe": recipe,
         "line": recipe or cuda,
         "cuda": cuda,

@@ -39,11 +39,11 @@ class Lines:
 
     @property
     def uv(self) -> str:
-        return install_line("uv pip", self.subindex, self.pin)
+        return install_line("uv pip", self.subindex, self.pin, alone=self.record.alone)
 
     @property
     def pip(self) -> str:
-        return install_line("python -m pip", self.subindex, self.pin)
+        return install_line("python -m pip", self.subindex, self.pin, alone=self.record.alone)
 
     @property
     def uv_replacing(self) -> str | None:
@@ -85,8 +85,9 @@ class Lines:
         if where.startswith("/") and where != shlex.quote(where):
             # pip splits the line at blanks, uv takes it whole: a url has none.
             where = f"{Path(where).as_uri()}/"
+        beside = f"{self.record.requires_torch}{', with --no-deps' if self.record.alone else ''}"
         return (
-            f"# {self.record.name} {self.record.version}, for a node that has {self.record.requires_torch}\n"
+            f"# {self.record.name} {self.record.version}, for a node that has {beside}\n"
             f"--no-index\n--find-links {where}\n{self.pin} --hash=sha256:{self.record.sha256}\n"
         )
 

@@ -51,6 +51,7 @@ class Record(_Table):
     requires_dist: tuple[str, ...] = ()
     requires_torch: str | None = None
     marked: tuple[str, ...] = ()
+    kind: str = "kernels"
     recipe: str | None = None
     line: str | None = None
     cuda: str | None = None
@@ -119,6 +120,11 @@ class Record(_Table):
         """`x86_64`."""
         tag = self.tag.rpartition("-")[2].partition(".")[0]
         return next((machine for machine in ("x86_64", "aarch64") if tag.endswith(machine)), tag)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is of Python alone, and so installed without its requirements."""
+        return self.kind == "python"
 
     @property
     def parsed(self) -> Version:
