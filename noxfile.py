@@ -89,6 +89,12 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def bench(session: nox.Session) -> None:
+    """Measure what building is worth and costs: -- [scaled | sixteen | overhead | noop | upstream]."""
+    run(session, "--group", "tests", "sglwheel", "bench")
+
+
+@nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Run ruff and strict mypy."""
     for command in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):

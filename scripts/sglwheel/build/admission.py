@@ -59,6 +59,8 @@ class Governor:
         self.on_tick = on_tick
         self._units: dict[int, Unit] = {}
         self._stop = threading.Event()
+        self._launchers = 0.0  # CPU seconds
+        self._cpu = time.process_time()
         self._idle_since = time.monotonic()
         self._ended_at = float("-inf")
         self._expected = self._taken = 60.0  # seconds that what finished should have taken, and did
@@ -87,9 +89,10 @@ class Governor:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        self.state.overhead = self._launchers + time.process_time() - self._cpu
         for unit in self._units.values():
             unit.channel.close()
-        self._recording.close()
+        self._recording.close(self.state.overhead)
         self._ledger.__exit__(None, None, None)
         self._selector.close()
         self._server.close()
@@ -160,8 +163,11 @@ class Governor:
                 str(message.get("cached", "")),
             )
             said = str(message.get("said", ""))
+            launcher = float(message.get("own", 0.0))
         except (ValueError, KeyError, TypeError):
             return  # not one of our launchers: it never gets in
+        self._launchers += launcher - unit.own
+        unit.own = launcher  # of the whole process, so a second report holds the first
         self._end(unit, done, said)
 
     def _end(self, unit: Unit, done: Finished, said: str) -> None:

@@ -38,6 +38,11 @@ class Costs:
         self._measured = _read_history(history, flavour) if history is not None else {}
         self._flavour = flavour
 
+    @property
+    def stems(self) -> tuple[str, ...]:
+        """The shipped table's units, in the order in which ninja starts them."""
+        return tuple(self._stems)
+
     def expect(self, unit: str) -> Cost:
         """The cost of `unit`, an object file's path as ninja prints it (`…/csrc/gemm/x.cu.o`)."""
         measured = self._measured.get(unit_key(unit))

@@ -47,11 +47,15 @@ class Session:
 
 @dataclass
 class History:
-    """Everything that happened to a tree, over all its runs. `samples` holds (seconds, resident bytes)."""
+    """Everything that happened to a tree, over all its runs.
+
+    `samples` holds (seconds, resident bytes); `overhead` the CPU seconds of launchers, governor and view.
+    """
 
     sessions: list[Session] = field(default_factory=list)
     compiles: list[Compile] = field(default_factory=list)
     samples: list[tuple[float, int]] = field(default_factory=list)
+    overhead: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -96,6 +100,7 @@ class History:
         return {
             "seconds": round(self.seconds, 3),
             "cpu_seconds": round(self.cpu, 3),
+            "overhead_cpu_seconds": round(self.overhead, 3),
             "peak_bytes": self.peak,
             "compiled": sum(1 for item in self.compiles if item.outcome == "done" and not item.cached),
             "cache_hits": self.hits,
@@ -141,6 +146,8 @@ def read(path: Path) -> History:
                 last = max(last, at)
                 if kind == "memory":
                     found.samples.append((at, int(event["resident"])))
+                else:
+                    found.overhead += float(event.get("overhead", 0.0))
         except (KeyError, TypeError, ValueError):
             continue
     end_session()

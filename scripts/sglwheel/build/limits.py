@@ -102,6 +102,25 @@ class Host:
         return found
 
 
+def memory_cgroup(name: str, limit: int) -> Path | None:
+    """A new cgroup beside us with a limit of `limit` bytes, or None where this process may make none."""
+    for directory in Host()._cgroups("memory")[:1]:
+        path = directory / name
+        try:
+            path.mkdir()
+        except OSError:
+            return None
+        for key in ("memory.limit_in_bytes", "memory.max"):
+            try:
+                if (path / key).exists():
+                    (path / key).write_text(str(limit))
+                    return path
+            except OSError:
+                continue
+        path.rmdir()
+    return None
+
+
 def _cpu_quota(directory: Path) -> float | None:
     try:
         quota, period = (directory / "cpu.max").read_text().split()

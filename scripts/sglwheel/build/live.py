@@ -67,7 +67,7 @@ def _remarks(state: State) -> list[str]:
     if killed:
         found.append(f"{killed} killed from outside")
     if state.builds:
-        found.append(f"{state.builds} other builds here")
+        found.append(f"{state.builds} other build{'s' if state.builds > 1 else ''} on this host")
     if not state.running and state.waiting:
         found.append("waiting for memory")
     return found

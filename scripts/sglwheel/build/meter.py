@@ -15,7 +15,7 @@ def resident(root: int) -> int:
 
     Walks down from the root, so the price grows with the tree and not with what else runs on the host.
     """
-    return sum(_pages(process) for process in tree(root)) * _PAGE
+    return sum(resident_of(process) for process in tree(root))
 
 
 def tree(root: int) -> Iterator[int]:
@@ -42,7 +42,7 @@ def end_below(root: int) -> int:
             _signal(process, signal.SIGSTOP)
         stopped.update(new)
     for process in stopped:
-        _signal(process, signal.SIGKILL)
+        kill(process)
     return len(stopped)
 
 
@@ -57,11 +57,17 @@ def _children(process: int) -> list[int]:
     return found
 
 
-def _pages(process: int) -> int:
+def resident_of(process: int) -> int:
+    """Resident bytes of one process by itself; 0 when it is gone."""
     try:
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE
     except (OSError, IndexError):
         return 0
+
+
+def kill(process: int) -> None:
+    """SIGKILL one process, if it is still there."""
+    _signal(process, signal.SIGKILL)
 
 
 def _signal(process: int, number: int) -> None:

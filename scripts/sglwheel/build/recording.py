@@ -54,9 +54,10 @@ class Recording:
         self._sampled, self._resident = now, resident
         self._write(event="memory", at=round(now - self._begun, 1), resident=resident, available=available)
 
-    def close(self) -> None:
-        """The run ends."""
-        self._write(event="end", at=round(time.monotonic() - self._begun, 3))
+    def close(self, overhead: float = 0.0) -> None:
+        """The run ends; `overhead` in CPU seconds of everything that is not a compiler's."""
+        at = round(time.monotonic() - self._begun, 3)
+        self._write(event="end", at=at, overhead=round(overhead, 3))
         if self._file is not None:
             self._file.close()
             self._file = None

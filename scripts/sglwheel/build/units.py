@@ -34,6 +34,7 @@ class Unit:
     alone: bool = False  # it was killed from outside: nothing runs beside it any more
     ended: bool = False  # we are ending its compiler
     kills: int = 0  # how often the kernel had killed when it started
+    own: float = 0.0  # CPU seconds of its launcher
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class State:
     resident: int = 0
     peak: int = 0
     room: int = 0
+    overhead: float = 0.0  # CPU seconds of the launchers and of our own process, which meters and shows
     builds: int = 0  # other builds on this host
 
 

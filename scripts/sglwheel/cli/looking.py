@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import click
 
 from sglwheel import console, files, recipe
 from sglwheel.cli.options import as_json
-from sglwheel.errors import UsageError
+from sglwheel.errors import BuildError, UsageError
 from sglwheel.files import Layout
 
 
@@ -44,4 +45,39 @@ def timeline(name: str, tree: str | None, output: Path | None, as_json: bool) ->
             console.emit(line)
 
 
-VERBS = (timeline,)
+@click.command()
+@click.argument("parts", nargs=-1)
+@click.option("--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="measure so often")
+@click.option("--memory-scale", type=float, default=16.0, show_default=True, help="fakes take 1/N of memory")
+@click.option("--time-scale", type=float, default=16.0, show_default=True, help="and 1/N of the time")
+@click.option("--slots", type=click.IntRange(min=2), default=8, show_default=True, help="of the scaled build")
+@as_json
+def bench(
+    parts: tuple[str, ...], repeat: int, memory_scale: float, time_scale: float, slots: int, as_json: bool
+) -> None:
+    """Measure what building is worth and costs, as ratios of one run: PARTS, or all that take minutes."""
+    from sglwheel import bench as benching
+
+    known = benching.parts()
+    unknown = [part for part in parts if part not in known]
+    if unknown:
+        raise UsageError(f"no such part of the bench: {unknown[0]}", where={"there are": ", ".join(known)})
+    layout = Layout.find()
+    ratios: list[benching.Ratio] = []
+    with tempfile.TemporaryDirectory(prefix="sglwheel-bench-") as scratch:
+        setting = benching.Setting(layout, Path(scratch), repeat, memory_scale, time_scale, slots)
+        for name in parts or benching.USUAL:
+            for ratio in known[name](setting):
+                ratios.append(ratio)
+                if not as_json:
+                    console.emit(ratio.line())
+    if as_json:
+        console.emit_json([ratio.to_json() for ratio in ratios])
+    missed = [ratio.what for ratio in ratios if ratio.met is False]
+    if missed:
+        raise BuildError(
+            f"{len(missed)} of {len(ratios)} bars are missed", where={"missed": "\n".join(missed)}
+        )
+
+
+VERBS = (timeline, bench)

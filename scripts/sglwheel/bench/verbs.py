@@ -1,0 +1,54 @@
+"""What the tool itself costs: beside the compilers, and when there is nothing to do."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sglwheel import console, process, timeline
+from sglwheel.bench import Ratio, Setting
+from sglwheel.errors import SglwheelError, UsageError
+
+
+def overhead(setting: Setting) -> Iterator[Ratio]:
+    """CPU of launchers, governor, meter and view, against the compilers', in builds that were recorded."""
+    for path in sorted(setting.layout.recipes.glob("*.toml")):
+        if path.name.startswith("pylock."):
+            continue
+        try:
+            found = timeline.load(setting.layout, path.stem)
+        except UsageError:
+            continue  # not built here
+        history = found.history
+        if history.overhead and history.cpu > 1:
+            share = 100 * history.overhead / history.cpu
+            units = f"{len(history.compiles)} compiles, {console.format_seconds(history.cpu)} of CPU"
+            yield Ratio(f"overhead / compilers' CPU, {found.recipe}", [share], 2.0, "%", units)
+
+
+def noop(setting: Setting) -> Iterator[Ratio]:
+    """A second build of the sample, and of what else is built here, by the tool and by its nox session."""
+    tool = [str(Path(sys.executable).with_name("sglwheel"))]
+    names = ["sample", *(["cu130"] if (setting.layout.work / "cu130").is_dir() else [])]
+    nox = shutil.which("nox")
+    for name in names:
+        if name == "sample":
+            console.detail("building the sample, so that there is nothing to do")
+            _timed(setting, [*tool, "build", name])
+        yield Ratio(f"no-op of {name}, tool", _several(setting, [*tool, "build", name]), 1.0, " s")
+        if nox is not None:
+            argv = [nox, "-s", f"build-{name}"]
+            yield Ratio(f"no-op of {name}, nox session", _several(setting, argv), 3.0, " s")
+
+
+def _several(setting: Setting, argv: Sequence[str]) -> list[float]:
+    return [_timed(setting, argv) for _ in range(setting.repeat)]
+
+
+def _timed(setting: Setting, argv: Sequence[str]) -> float:
+    started = time.monotonic()
+    process.run(argv, failure=SglwheelError, cwd=Path(setting.layout.root))
+    return time.monotonic() - started

@@ -1,0 +1,57 @@
+"""What the bench is made of: fake compilers under real limits, and its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sglwheel import bench, cli
+from sglwheel.bench import Ratio, Setting, fakes, scheduling
+from sglwheel.files import Layout
+
+MIB = 1 << 20
+
+
+def test_a_fixed_j_is_killed_where_the_governor_brings_every_unit_to_its_end(tmp_path: Path) -> None:
+    units = [fakes.Fake(f"u{number}", 1.0, 100 * MIB) for number in range(6)]
+    limit = 250 * MIB
+    plain = fakes.fixed(units, tmp_path / "plain", width=6, limit=limit)
+    assert plain.killed and plain.failed
+    ours = fakes.governed(units, tmp_path / "ours", slots=6, limit=limit)
+    assert (ours.killed, ours.failed) == (0, False)
+    assert ours.peak <= limit
+    assert len(list((tmp_path / "ours").glob("u*.o"))) == 6
+
+
+def test_the_table_is_the_real_wheels() -> None:
+    units = fakes.table(memory=16, time=16)
+    assert len(units) == 100
+    assert max(units, key=lambda unit: unit.peak).name == "fp8_gemm_kernel"
+    assert fakes.bound(units, 16) == max(unit.seconds for unit in units)
+    assert fakes.bound(units, 2) == sum(unit.seconds for unit in units) / 2
+
+
+def test_simulated_bars_hold(tmp_path: Path) -> None:
+    ratios = list(scheduling.simulated(Setting(Layout(tmp_path), tmp_path)))
+    assert [ratio.what for ratio in ratios if ratio.met is False] == []
+    assert any(ratio.met for ratio in ratios)
+
+
+def test_a_report_has_median_spread_and_verdict() -> None:
+    ratio = Ratio("wall", [1.2, 1.0, 1.04], 1.05, note="n")
+    assert ratio.met and ratio.line().split() == [
+        *("wall", "1.040", "(1.000", "to", "1.200,", "n=3)", "<=", "1.05", "met", "n")
+    ]
+    assert not Ratio("wall", [1.2], 1.05).met and "MISSED" in Ratio("wall", [1.2], 1.05).line()
+    assert Ratio("wall", [1.2]).met is None
+
+
+def test_every_usual_part_exists_and_an_unknown_one_is_named(capsys, monkeypatch, tmp_path: Path) -> None:
+    assert set(bench.USUAL) <= set(bench.parts())
+    for name in ("recipes", "patches"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("SGLWHEEL_ROOT", str(tmp_path))
+    try:
+        cli.main(["bench", "speed"])
+    except SystemExit as ended:
+        assert ended.code == 2
+    assert "no such part of the bench: speed" in capsys.readouterr().err
