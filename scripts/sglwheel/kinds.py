@@ -12,13 +12,14 @@ from typing import Any, Protocol
 
 from packaging.version import Version
 
-from sglwheel import __version__, build, console, finish, source, toolchain
+from sglwheel import __version__, build, console, finish, proving, series, source, toolchain
 from sglwheel.build import BuiltWheel, packing
 from sglwheel.build.budget import Allowance
-from sglwheel.errors import BuildError, SourceError, ToolchainError, UsageError
+from sglwheel.errors import BuildError, PatchError, SourceError, ToolchainError, UsageError
 from sglwheel.files import Layout
 from sglwheel.mirrors import Mirrors
 from sglwheel.patching import PatchedTree
+from sglwheel.patching.proofs import ProofResult
 from sglwheel.recipe import KernelRecipe, PythonRecipe, Recipe
 from sglwheel.release.releasing import stage
 from sglwheel.smoke import Environment
@@ -141,6 +142,9 @@ class Kernels:
         with stage("dependencies", SourceError):
             dependencies = source.dependencies(patched, recipe, layout, self.mirrors, self.overrides)
             say_fetched(dependencies.bytes_fetched)
+        with stage("proofs", PatchError):
+            for line in proving.describe(self._prove(checkout, patched, env)):
+                console.detail(line)
         with stage("build", BuildError):
             built = build.build(
                 recipe, patched, dependencies, env, layout, date=checkout.date, allowance=self.allowance
@@ -155,6 +159,17 @@ class Kernels:
             finished = finish.finish(built, recipe, patched, dependencies, env, checkout, layout)
             console.detail(finished.path.name)
         return Made(checkout, patched, env, dependencies, built, finished)
+
+    def _prove(
+        self, checkout: Checkout, patched: PatchedTree, env: toolchain.BuildEnv
+    ) -> tuple[ProofResult, ...]:
+        recipe, layout = self.recipe, self.layout
+
+        def fetch(tree: Path) -> Dependencies:
+            return source.dependencies(tree, recipe, layout, self.mirrors, self.overrides, keep=False)
+
+        stack = series.load(layout, recipe.source.series, directory=recipe.source.directory)
+        return proving.check(recipe, stack, patched, env, layout, checkout, fetch)
 
 
 @dataclass(frozen=True)

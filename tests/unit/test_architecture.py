@@ -21,7 +21,7 @@ LAYERS: dict[str, int] = {
             "source patching",
             "toolchain drift",
             "build storage locks rebase",
-            "finish timeline",
+            "finish timeline proving",
             "inspect smoke nodecheck",
             "wheelhouse nodedoctor builddoctor",
             "release",

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglwheel import console, files, process, series, source
-from sglwheel.build import fingerprint, happened
+from sglwheel.build import configuring, fingerprint, happened
 from sglwheel.build.admission import Governor
 from sglwheel.build.budget import Allowance, Budget
 from sglwheel.build.buildtree import BuildTree, Result
 from sglwheel.build.costs import Costs, too_large
-from sglwheel.build.diagnosis import compile_error, configure_error, exceeds_host
+from sglwheel.build.diagnosis import compile_error, exceeds_host
 from sglwheel.build.forecast import Forecast
 from sglwheel.build.invocation import Invocation
 from sglwheel.build.live import Live
@@ -147,7 +147,7 @@ class _Run:
         tree.copy_launcher()
         fetched = source.materialize(self.dependencies, tree.dependencies)
         definitions = self.invocation.definitions(fetched)
-        self._configure(definitions)
+        configuring.configure(self.invocation, definitions, self.log)
         self._prove()
         return self._compile(definitions, self._pending())
 
@@ -158,30 +158,6 @@ class _Run:
         stack = series.load(self.layout, self.recipe.source.series, directory=self.recipe.source.directory)
         results = proofs.check_configured(proofs.applied(stack, self.patched), self.tree.cmake, self.recipe)
         proofs.require(results, stack, log=self.log)
-
-    def _configure(self, definitions: Mapping[str, str]) -> None:
-        """Configure, unless the tree is configured just so."""
-        tree = self.tree
-        if tree.read("configured.json") == definitions:
-            return
-        tree.new_configuration()
-        said = Transcript()
-        # ninja's dry run and an install of nothing: scikit-build-core configures and compiles nothing.
-        only_configure = ("-C", "build.tool-args=-n", "-C", "install.components=none")
-        dry = tree.path / "dry"
-        argv = self.invocation.command(dry, definitions, *only_configure)
-        with console.progress("configure"):
-            done = process.stream(
-                argv,
-                failure=BuildError,
-                log=self.log,
-                env=self.invocation.environment(),
-                on_line=said.feed,
-            )
-        shutil.rmtree(dry, ignore_errors=True)
-        if done.returncode:
-            raise configure_error(said, done, self.log, tree)
-        tree.write("configured.json", definitions)
 
     def _pending(self) -> list[str]:
         """Object files that are still to be compiled."""

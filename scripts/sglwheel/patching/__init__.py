@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -51,6 +51,8 @@ class PatchState:
     files: tuple[str, ...]
     added: int
     removed: int
+    forced: bool = False
+    """Applied for --all although nothing needs it: it has nothing to prove."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ class _Job:
                     state = PatchState(patch.name, "not-needed", verdict.because, None, (), 0, 0)
                 else:
                     state, error = self._one(patch, verdict)
+                    state = replace(state, forced=forced)
                     error = error or self._judgement(patch, state, forced=forced)
                     if error is not None:
                         errors.append(error)

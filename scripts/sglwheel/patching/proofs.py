@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from sglwheel import files
 from sglwheel.errors import PatchError
-from sglwheel.patching import PatchedTree
+from sglwheel.files import Layout
+from sglwheel.git import Git
+from sglwheel.patching import Base, PatchedTree, PatchState
+from sglwheel.patching.worktree import Worktree
 from sglwheel.recipe import Recipe
 from sglwheel.series import Patch, Proof, Series
 
@@ -39,19 +44,35 @@ def applied(series: Series, patched: PatchedTree) -> tuple[Patch, ...]:
     return tuple(patch for patch in series.patches if states.get(patch.name) in ("applied", "applied-3way"))
 
 
+@contextmanager
+def without(checkout: Base, state: PatchState, layout: Layout, recipe: Recipe) -> Iterator[Path]:
+    """The tree that a patch was applied to, as long as the block lasts. Raises PatchError."""
+    work, before = layout.work / recipe.id, f"{state.commit}^"
+    with (
+        files.locked(work / "src.lock", failure=PatchError, what=f"the source tree of {recipe.id}"),
+        Worktree(Git(checkout.repository), before, work, (recipe.source.directory,)) as tree,
+    ):
+        (tree.path / ".git").unlink()
+        yield tree.path
+
+
 def check_configured(patches: Sequence[Patch], build_dir: Path, recipe: Recipe) -> tuple[ProofResult, ...]:
     """Evaluate every proof of `patches` that a configured `build_dir` decides.
 
     Needs the reply of a File API query `codemodel-v2` and compile_commands.json; raises PatchError without.
     """
     tree = _Configured(build_dir)
-    results: list[ProofResult] = []
-    for patch in patches:
-        for proof in patch.proves:
-            if not proof.static:
-                holds, detail = _evaluate(proof, tree, recipe)
-                results.append(ProofResult(patch.name, str(proof), holds, detail))
-    return tuple(results)
+    return tuple(
+        ProofResult(patch.name, str(proof), *_evaluate(proof, tree, recipe))
+        for patch in patches
+        for proof in patch.proves
+        if not proof.static
+    )
+
+
+def evaluate(patch: Patch, proof: Proof, build_dir: Path, recipe: Recipe) -> ProofResult:
+    """One proof in a configured `build_dir`, also of a tree without the patch. Raises PatchError."""
+    return ProofResult(patch.name, str(proof), *_evaluate(proof, _Configured(build_dir), recipe))
 
 
 def require(results: Iterable[ProofResult], series: Series, *, log: Path | None = None) -> None:

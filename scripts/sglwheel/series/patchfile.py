@@ -88,6 +88,11 @@ class Proof:
         """Whether the tree alone decides, without configuring."""
         return self.kind in ("file-contains", "file-lacks")
 
+    @property
+    def configured(self) -> bool:
+        """Whether a configured build tree decides."""
+        return not self.static and self.kind != "imports"
+
 
 @dataclass(frozen=True)
 class Patch:

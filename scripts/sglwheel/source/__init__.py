@@ -104,10 +104,12 @@ def dependencies(
     *,
     relock: bool = False,
     refit: bool = False,
+    keep: bool = True,
 ) -> Dependencies:
     """Find, fetch and store what the patched tree's CMake declares. `relock` resolves tags and urls anew.
 
-    `refit` does so where the lock speaks of another source than the build, which else is an error.
+    `refit` does so where the lock speaks of another source than the build, which else is an error. Without
+    `keep` the lock learns nothing of it.
 
     Raises SourceError; UsageError for an override that fits no source.
     """
@@ -128,7 +130,7 @@ def dependencies(
         for source in sources
         if source.via != "override"
     }
-    if any(old.get(name) != pin for name, pin in found.items()):
+    if keep and any(old.get(name) != pin for name, pin in found.items()):
         sourcelock.save(layout, recipe.id, {**pins, **found}.values())
     return Dependencies(sources)
 
