@@ -88,6 +88,26 @@ def tests(session: nox.Session) -> None:
     run(session, "--group", "tests", "pytest")
 
 
+@nox.session(name="bench-wheelhouse", venv_backend="none")
+def bench_wheelhouse(session: nox.Session) -> None:
+    """Measure the wheelhouse at size: -- [size] [serve] [clients] [publishers] [--releases 10000]"""
+    run(session, "--group", "tests", "python", "tests/bench/wheelhouse.py")
+
+
+@nox.session(venv_backend="none")
+def browser(session: nox.Session) -> None:
+    """Test the wheelhouse's pages in Chromium, which must be on PATH."""
+    run(
+        session,
+        "--group",
+        "tests",
+        "--group",
+        "browser",
+        "pytest",
+        "tests/integration/test_wheelhouse_page.py",
+    )
+
+
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
     """Measure what building is worth and costs: -- [scaled | sixteen | overhead | noop | upstream]."""

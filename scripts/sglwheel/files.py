@@ -17,6 +17,7 @@ import filelock
 from sglwheel.errors import SglwheelError, UsageError
 
 # https://bford.info/cachedir/ : backup tools and people know by this file that a directory may be deleted.
+_SMALL = 1 << 16
 _CACHE_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# sglwheel keeps what it can make again here.\n"
 
 
@@ -78,8 +79,15 @@ class Layout:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    with path.open("rb", buffering=0) as stream:
+        # A small file is one read; hashlib's own loop would make it a buffer of 256 KiB first.
+        head = stream.read(_SMALL)
+        digest = hashlib.sha256(head)
+        if len(head) == _SMALL:
+            buffer = memoryview(bytearray(1 << 20))
+            while size := stream.readinto(buffer):
+                digest.update(buffer[:size])
+        return digest.hexdigest()
 
 
 _READ: dict[tuple[int, int, int, int], str] = {}

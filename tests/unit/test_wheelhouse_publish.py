@@ -264,18 +264,3 @@ def test_a_damaged_record_is_named(layout: Layout, tmp_path: Path) -> None:
     (layout.wheelhouse / "releases.json").unlink()
     with pytest.raises(WheelhouseError, match="a release's record is damaged: filename"):
         put(layout, make_kernel(tmp_path / "dist", "0.3.21+b.1"))
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_wheelhouse_is_said(layout: Layout, tmp_path: Path) -> None:
-    layout.wheelhouse.mkdir(parents=True)
-    layout.wheelhouse.chmod(0o555)
-    with pytest.raises(WheelhouseError, match="cannot be used: Permission denied"):
-        put(layout, make_kernel(tmp_path / "dist"))
-
-
-def test_a_wheelhouse_that_is_a_file_is_said(layout: Layout, tmp_path: Path) -> None:
-    layout.root.mkdir()
-    layout.wheelhouse.write_text("")
-    with pytest.raises(WheelhouseError, match="the wheelhouse cannot be used: "):
-        put(layout, make_kernel(tmp_path / "dist"))

@@ -12,7 +12,7 @@ import pytest
 
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
-from sglwheel.wheelhouse import Release, Wheelhouse, pointers, publish
+from sglwheel.wheelhouse import Release, Wheelhouse, index, pointers, publish
 from sglwheel.wheelhouse.gc import Policy, collect
 from sglwheel.wheelhouse.life import yank
 from sglwheel.wheelhouse.record import now
@@ -81,6 +81,28 @@ def test_a_sound_wheelhouse_is_sound(house: Wheelhouse) -> None:
     done = verify(house)
     assert done.findings == ()
     assert done.releases == 2
+
+
+def test_what_was_noted_is_read_and_not_rendered_but_never_believed_alone(
+    house: Wheelhouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = put(house, 1)
+    yank(house, put(house, 2).id, "wrong", force=True)
+    rendered: list[str] = []
+    real = index.subindex
+    monkeypatch.setattr(index, "subindex", lambda record: rendered.append(record.id) or real(record))
+    assert verify(house).findings == ()
+    assert rendered == []
+    page = release.directory / "index.html"
+    page.write_text(page.read_text().replace("passed", "proven"))
+    assert [finding.rule for finding in verify(house).findings] == ["derived"]
+    assert rendered == [release.id]
+    assert verify(house, repair=True).ok
+    # Lost notes cost only time.
+    rendered.clear()
+    house.notes.write_text('["torn')
+    assert verify(house).findings == ()
+    assert len(rendered) == 2
 
 
 @pytest.mark.parametrize("name", DAMAGE)

@@ -49,6 +49,11 @@ class Wheelhouse:
         return self._state / "stamp"
 
     @property
+    def notes(self) -> Path:
+        """What derived files should hash to."""
+        return self._state / "derived.jsonl"
+
+    @property
     def quarantine(self) -> Path:
         """Where repairing puts what it does not understand."""
         return self._state / "quarantine"

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sglwheel import __version__, files
+from sglwheel.wheelhouse import noted
 from sglwheel.wheelhouse.documents import Document, write_changed
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.lines import ANYWHERE, Lines
@@ -44,7 +45,7 @@ def derive(house: Wheelhouse, *, fresh: bool = False) -> list[Record]:
         house.stamp.unlink(missing_ok=True)
         changed = sorted(map(house.read, house.ids()), key=Record.order)
     whole = not house.stamp.is_file()
-    _subindexes(house, changed, durable=len(changed) < _MANY)
+    _subindexes(house, changed, durable=len(changed) < _MANY, whole=whole)
     # The catalogue first: it decides whether the next refresh may splice, so it must not be behind the rest
     # while the journal still names what is missing there.
     _update([catalogue(house.root)], changed, house, whole=whole)
@@ -61,7 +62,7 @@ def write_page(
     """Write `index.html`, last of all, and say that everything is in step."""
     whole = fresh or not house.stamp.is_file()
     _update([page(house.root, lines)], list(changed), house, whole=whole)
-    write_changed(house.stamp, _stamp())
+    write_changed(house.stamp, stamp())
 
 
 def line_files(name: str, records: list[Record]) -> dict[str, str]:
@@ -105,13 +106,13 @@ def _update(documents: Iterable[Document], changed: list[Record], house: Wheelho
 def _current(house: Wheelhouse, changed: Iterable[str]) -> bool:
     try:
         listed = catalogue(house.root).shows(house.catalogue.read_text("utf-8"))
-        return house.stamp.read_text("utf-8") == _stamp() and listed.union(changed) == set(house.ids())
+        return house.stamp.read_text("utf-8") == stamp() and listed.union(changed) == set(house.ids())
     except (OSError, UnicodeDecodeError):
         return False
 
 
 @functools.cache
-def _stamp() -> str:
+def stamp() -> str:
     """Changes when anything that renders changes."""
     digest = hashlib.sha256(__version__.encode())
     for name in sorted(listing()):
@@ -121,11 +122,16 @@ def _stamp() -> str:
     return digest.hexdigest()
 
 
-def _subindexes(house: Wheelhouse, records: Iterable[Record], *, durable: bool = True) -> None:
-    for record in records:
-        house.expose(record)
-        for path, text in subindex(record).items():
-            write_changed(house.builds / record.id / path, text, durable=durable)
+def _subindexes(house: Wheelhouse, records: Iterable[Record], *, durable: bool, whole: bool) -> None:
+    def written() -> Iterator[tuple[Record, dict[str, str]]]:
+        for record in records:
+            house.expose(record)
+            texts = subindex(record)
+            for path, text in texts.items():
+                write_changed(house.builds / record.id / path, text, durable=durable)
+            yield record, texts
+
+    noted.write(house.notes, written(), stamp(), whole=whole)
     if durable:
         files.sync_directory(house.root)
     else:

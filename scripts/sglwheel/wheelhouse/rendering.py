@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -34,6 +35,11 @@ def _label(id: str) -> str:
     return f"{name.replace('_', '-')} {version.replace('_', '+')} ({machine})"
 
 
+def _breakable(text: str) -> markupsafe.Markup:
+    """Lets a long version be broken where its parts meet, and not within a word."""
+    return markupsafe.Markup("<wbr>").join(markupsafe.escape(part) for part in re.split(r"(?<=[+_.])", text))
+
+
 def _asset(environment: jinja2.Environment, name: str) -> markupsafe.Markup:
     assert environment.loader is not None
     return markupsafe.Markup(environment.loader.get_source(environment, name)[0])
@@ -58,5 +64,6 @@ def _environment() -> jinja2.Environment:
     environment.globals["style"] = _asset(environment, "style.css")
     environment.globals["script"] = _asset(environment, "script.js")
     environment.filters["label"] = _label
+    environment.filters["breakable"] = _breakable
     environment.filters["bytes"] = console.format_bytes
     return environment

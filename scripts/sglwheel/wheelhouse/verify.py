@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from typing import Any
 
 from sglwheel import files
 from sglwheel.errors import WheelhouseError
-from sglwheel.wheelhouse import index, nodeprogram, pointers
+from sglwheel.wheelhouse import index, nodeprogram, noted, pointers
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.links import copy_synced
 from sglwheel.wheelhouse.record import Record
@@ -77,9 +78,11 @@ class _Look:
         self.house = house
         self.records: dict[str, Record] = {}
         self.bytes_read = 0
+        self.notes: noted.Notes = {}
 
     def all(self, progress: Callable[[int, int], None] | None) -> list[Finding]:
         self.records, self.bytes_read = {}, 0
+        self.notes = noted.read(self.house.notes)
         found = list(self._strangers())
         ids = self.house.ids()
         with ThreadPoolExecutor(_READERS) as pool:
@@ -98,20 +101,20 @@ class _Look:
     def _finding(self, rule: str, path: Path, detail: str) -> Finding:
         return Finding(rule, str(path.relative_to(self.house.root)), detail)
 
+    def _symlink(self, path: Path) -> Finding:
+        return self._finding(
+            "symlink", path, f"points to {path.readlink()}: links would be followed out of here"
+        )
+
     def _strangers(self) -> Iterator[Finding]:
         root = self.house.root
-        for path in [
-            *root.iterdir(),
-            *self.house.builds.iterdir(),
-            *root.glob("lines/*"),
-            *root.glob("builds/*/*"),
-        ]:
+        for path in [*root.iterdir(), *root.glob("lines/*")]:
             if path.is_symlink():
-                yield self._finding(
-                    "symlink", path, f"points to {path.readlink()}: links would be followed out of here"
-                )
+                yield self._symlink(path)
         for path in self.house.builds.iterdir():
-            if path.name.startswith("."):
+            if path.is_symlink():
+                yield self._symlink(path)
+            elif path.name.startswith("."):
                 yield self._finding("leftover", path, "a publisher died here")
             elif not path.is_dir():
                 yield self._finding("orphan", path, "not a release")
@@ -120,8 +123,6 @@ class _Look:
 
     def _release(self, id: str) -> tuple[Record | None, list[Finding]]:
         home = self.house.builds / id
-        if home.is_symlink() or not home.is_dir():
-            return None, []
         try:
             record = self.house.read(id)
         except WheelhouseError as error:
@@ -143,19 +144,40 @@ class _Look:
             yield from self._bytes(home / f"{record.filename}.metadata", record.metadata_sha256, "metadata")
         for kind in _RESULTS:
             path = home / f"{record.filename}.{kind}.json"
-            if not path.exists():
+            try:
+                about = json.loads(path.read_bytes())["wheel_sha256"]
+            except FileNotFoundError:
                 if kind != "gpu":
                     yield self._finding("result", path, "missing")
                 continue
-            try:
-                about = json.loads(path.read_bytes())["wheel_sha256"]
             except (OSError, ValueError, KeyError, TypeError):
                 about = None
             if about != record.sha256:
                 yield self._finding("result", path, "is not about this wheel")
-        for path in home.iterdir():
-            if path.name not in expected:
-                yield self._finding("orphan", path, "nobody of us wrote it")
+        yield from self._subindex(home, record)
+        with os.scandir(home) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    yield self._symlink(home / entry.name)
+                elif entry.name not in expected:
+                    yield self._finding("orphan", home / entry.name, "nobody of us wrote it")
+
+    def _subindex(self, home: Path, record: Record) -> Iterator[Finding]:
+        key, hashes = self.notes.get(record.id, ("", {}))
+        if key != noted.key(record, index.stamp()):
+            hashes = {}
+        if hashes and all(self._is(home / name, sha256) for name, sha256 in hashes.items()):
+            return
+        for name, text in index.subindex(record).items():
+            if not self._is(home / name, files.digest(text)):
+                yield self._finding("derived", home / name, "is not what the releases say")
+
+    @staticmethod
+    def _is(path: Path, sha256: str) -> bool:
+        try:
+            return files.sha256(path) == sha256
+        except OSError:
+            return False
 
     def _bytes(self, path: Path, sha256: str, rule: str) -> Iterator[Finding]:
         try:
@@ -191,9 +213,6 @@ class _Look:
         texts |= {
             document.path: text for document, text in index.whole_documents(house, ordered, lines.values())
         }
-        for record in ordered:
-            for name, text in index.subindex(record).items():
-                texts[house.builds / record.id / name] = text
         for name, pointer in lines.items():
             gone = [id for id in pointer.members if id not in self.records or not self.records[id].available]
             home = pointers.directory(house, name)
