@@ -28,12 +28,12 @@ from sglwheel.errors import PatchError, SourceError, ToolchainError, WheelhouseE
 from sglwheel.files import Layout
 from sglwheel.locks import torchchoice
 from sglwheel.mirrors import Mirrors
-from sglwheel.recipe import Recipe
+from sglwheel.recipe import KernelRecipe, Recipe
 from sglwheel.release import handover, releasing
 from sglwheel.release.releasing import stage
 from sglwheel.series.predicates import Facts
 from sglwheel.smoke import Environment
-from sglwheel.toolchain import borrowed, torchpin
+from sglwheel.toolchain import borrowed, combination, torchpin
 from sglwheel.toolchain.borrowed import Borrowed
 
 _SAMPLE = "https://sample.invalid/"
@@ -83,8 +83,8 @@ class Context:
     def load(cls, layout: Layout, name: str, options: Options | None = None) -> Context:
         """Read recipe, mirrors and the lent environment.
 
-        Raises UsageError, ToolchainError for a lent torch that is not the one wanted, and SourceError when
-        the sample cannot be replayed.
+        Raises UsageError, ToolchainError for a lent torch that is not the one wanted and for a combination
+        that cannot work, and SourceError when the sample cannot be replayed.
         """
         options = options or Options()
         loaded = recipe.load(layout, name)
@@ -96,6 +96,8 @@ class Context:
             loaded = loaded.with_torch(str(lent.torch.version))
         if options.provider is not None:
             loaded = loaded.with_provider(options.provider)
+        if isinstance(loaded, KernelRecipe):
+            combination.require(loaded, torchpin.pin(loaded))
         if lent is not None:
             # Before anything is fetched for a torch that is not there.
             torchpin.verify(lent.torch, torchpin.pin(loaded))
