@@ -11,8 +11,9 @@ from packaging.version import Version
 from sglwheel import recipe, toolchain
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
-from sglwheel.recipe import Recipe
+from sglwheel.recipe import KernelRecipe, Recipe
 from sglwheel.toolchain import (
+    combination,
     cudahome,
     driverstub,
     hermetic,
@@ -379,3 +380,29 @@ def test_what_does_not_compile_does_not_change_the_identity(tmp_path: Path) -> N
 
 def test_pins_of_cuda_lines_parse() -> None:
     assert torchpin.pin(make()).cuda == CudaLine(13, 0)
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "architecture", "line", "reason"),
+    [
+        ("12.9", "12.0a", "cu130", "12.9 beside a torch for CUDA 13.0"),
+        ("12.8", "12.1a", "cu128", "CUDA 12.9 and newer have it"),
+        ("13.0", "7.0", "cu130", "CUDA 13 dropped it"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_fetched(
+    toolkit: str, architecture: str, line: str, reason: str
+) -> None:
+    text = RECIPE.format(torch="2.12.0", build="").replace('["12.0a", "9.0a"]', f'["{architecture}"]')
+    text = text.replace('cuda-toolkit = "13.0"', f'cuda-toolkit = "{toolkit}"').replace("cu130", line)
+    made = recipe.parse(text.encode(), name="test", path="test.toml")
+    assert isinstance(made, KernelRecipe)
+    with pytest.raises(ToolchainError, match="do not go together") as caught:
+        combination.require(made, torchpin.pin(made))
+    assert reason in str(caught.value.where)
+
+
+def test_a_newer_toolkit_beside_torch_is_no_trouble() -> None:
+    made = make()
+    newer = made.model_copy(update={"build": made.build.model_copy(update={"cuda_toolkit": Version("13.5")})})
+    combination.require(newer, torchpin.pin(newer))

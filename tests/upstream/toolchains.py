@@ -1,8 +1,8 @@
 """Which toolchains the real series works with: docs/data/toolchains.json, and the table of it.
 
 Opt-in and long: `python tests/upstream/toolchains.py [--compile] [--only TEXT] [--render]`, with mirrors and
-SGLWHEEL_OVERRIDES as test_real.py has them. What is in the results already is not done again; each combination
-is written down as soon as it is known. Every axis meets one value of the others, the newest torch every CUDA.
+SGLWHEEL_OVERRIDES as test_real.py has them. What is in the results already is not done again; they are
+written after each combination. Every axis meets one value of the others, the newest torch every CUDA.
 """
 
 from __future__ import annotations
