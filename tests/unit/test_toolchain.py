@@ -387,7 +387,6 @@ def test_pins_of_cuda_lines_parse() -> None:
     [
         ("12.9", "12.0a", "cu130", "12.9 beside a torch for CUDA 13.0"),
         ("12.8", "12.1a", "cu128", "CUDA 12.9 and newer have it"),
-        ("13.0", "7.0", "cu130", "CUDA 13 dropped it"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_fetched(

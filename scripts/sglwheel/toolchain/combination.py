@@ -8,8 +8,8 @@ from sglwheel.errors import ToolchainError
 from sglwheel.recipe import KernelRecipe
 from sglwheel.toolchain.torchpin import TorchPin
 
-# https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/ : the release that brought a target, by major and
-# minor compute capability, and the first that dropped what is older.
+# https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/ : the release that brought a target, by
+# compute capability.
 _SINCE = {
     (9, 0): Version("11.8"),
     (10, 0): Version("12.8"),
@@ -18,7 +18,6 @@ _SINCE = {
     (12, 0): Version("12.8"),
     (12, 1): Version("12.9"),
 }
-_OLDEST_OF_13 = (7, 5)
 
 
 def require(recipe: KernelRecipe, pin: TorchPin) -> None:
@@ -32,8 +31,6 @@ def require(recipe: KernelRecipe, pin: TorchPin) -> None:
         since = _SINCE.get(arch.capability)
         if since is not None and toolkit < since:
             wrong[f"architecture {arch}"] = f"CUDA {since} and newer have it, the recipe names {toolkit}"
-        elif toolkit.major >= 13 and arch.capability < _OLDEST_OF_13:
-            wrong[f"architecture {arch}"] = f"CUDA 13 dropped it, the recipe names {toolkit}"
     if wrong:
         raise ToolchainError(
             f"torch {pin.version}, CUDA {toolkit} and these GPUs do not go together",
