@@ -18,14 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import partial
 import tomlkit
 
-from sglwheel import console, files, pipeline, process, source
-from sglwheel.build.buildtree import BuildTree
-from sglwheel.build.diagnosis import configure_error
-from sglwheel.build.invocation import Invocation
-from sglwheel.build.progress import Transcript
-from sglwheel.errors import BuildError, SglwheelError
+from sglwheel import console, files, pipeline
+from sglwheel.errors import SglwheelError
 from sglwheel.files import Layout
 from sglwheel.recipe import KernelRecipe
 from sglwheel.toolchain import BuildEnv
@@ -106,49 +103,14 @@ def examine(
         row |= {"result": "failed", "nvcc": str(env.nvcc_version), "host": env.cxx}
         patched = context.patch()
         row["patches"] = [state.name for state in patched.patches if state.state.startswith("applied")]
-        fetched = source.dependencies(patched, recipe, layout, context.mirrors, overrides)
-        tree = BuildTree(layout.work / "tree")
-        tree.copy_source(patched.path)
-        tree.copy_launcher()
-        invocation = Invocation(recipe, env, tree, int(context.checkout.date.timestamp()))
-        definitions = invocation.definitions(source.materialize(fetched, tree.dependencies))
-        configure(invocation, definitions, layout.work / "configure.log")
+        invocation = partial.configured(context, env, patched, overrides)
         row |= {"result": "configured", "seconds": round(time.monotonic() - started)}
         if compiles:
-            row["units"] = {unit: compile_unit(invocation, unit) for unit in UNITS}
+            row["units"] = {unit: partial.compile_unit(invocation, unit) for unit in UNITS}
             row["result"] = "compiled"
     except SglwheelError as error:
         row["why"] = f"{error.what}" + "".join(f"; {key}: {text}" for key, text in error.where.items())[:400]
     return row
-
-
-def configure(invocation: Invocation, definitions: Mapping[str, str], log: Path) -> None:
-    """Configure as a build does. Raises BuildError with CMake's first error."""
-    tree, said = invocation.tree, Transcript()
-    tree.new_configuration()
-    words = ("-C", "build.tool-args=-n", "-C", "install.components=none")
-    done = process.stream(
-        invocation.command(tree.path / "dry", definitions, *words),
-        failure=BuildError,
-        log=log,
-        env=invocation.environment(),
-        on_line=said.feed,
-    )
-    if done.returncode:
-        raise configure_error(said, done, log, tree)
-
-
-def compile_unit(invocation: Invocation, unit: str) -> float:
-    """Compile one object; seconds it took. Raises BuildError."""
-    ninja, tree = invocation.env.bin / "ninja", invocation.tree.cmake
-    listed = process.run(
-        [ninja, "-C", tree, "-t", "targets", "all"], failure=BuildError, env=invocation.environment()
-    )
-    targets = [line.partition(":")[0] for line in listed.stdout.splitlines()]
-    target = next(one for one in targets if one.endswith(f"/{unit}"))
-    started = time.monotonic()
-    process.run([ninja, "-C", tree, "-j1", target], failure=BuildError, env=invocation.environment())
-    return round(time.monotonic() - started, 1)
 
 
 def render(rows: Mapping[str, Mapping[str, Any]]) -> str:
