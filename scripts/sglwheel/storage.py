@@ -22,7 +22,7 @@ from sglwheel.source import sourcelock
 from sglwheel.toolchain import packages, wheels
 from sglwheel.toolchain.pylocks import Pylocks
 
-KINDS = ("git", "sources", "urls", "wheels", "envs", "toolkits")
+KINDS = ("git", "sources", "urls", "wheels", "envs", "toolkits", "torch-symbols")
 _DAY = 86_400.0
 # Younger scratch may be somebody's download that is still running.
 _SCRATCH_DAYS = 1.0
@@ -46,6 +46,7 @@ class _Roots:
     archives: frozenset[str]
     commits: frozenset[str]
     urls: frozenset[str]
+    torches: frozenset[str]
 
 
 def sizes(layout: Layout) -> dict[str, int]:
@@ -108,6 +109,10 @@ def garbage(layout: Layout, days: float, *, now: float | None = None) -> tuple[G
             marker = path / "complete.json"
             if path.is_dir() and old(marker if marker.is_file() else path):
                 add(kind, path, f"not used for {days:g} days" if marker.is_file() else "never completed")
+    for path in _children(cache / "torch-symbols"):
+        label = path.name.removeprefix("torch-").removesuffix(".symbols.xz")
+        if label != path.name and label.split("+")[0] not in roots.torches and old(path):
+            add("torch-symbols", path, "no recipe uses that torch")
     for path in cache.glob("*/.*"):
         if path.parent.name in KINDS and old(path, _SCRATCH_DAYS):
             add(path.parent.name, path, "left over from an interrupted run")
@@ -154,9 +159,11 @@ def _roots(layout: Layout) -> _Roots:
     archives: set[str] = set()
     commits: set[str] = set()
     urls: set[str] = set()
+    torches: set[str] = set()
     for name in recipes.names(layout):
         loaded = recipes.load(layout, name)
         urls.add(loaded.source.git)
+        torches.add(str(loaded.torch.version))
         commits.add(str(loaded.source.commit))
         for pin in sourcelock.load(layout, name).values():
             urls.add(pin.url)
@@ -166,7 +173,9 @@ def _roots(layout: Layout) -> _Roots:
         for path in locks:
             lock = packages.read(path)
             hashes |= {item.sha256 for item in wheels.every(lock)} if lock else set()
-    return _Roots(frozenset(hashes), frozenset(archives), frozenset(commits), frozenset(urls))
+    return _Roots(
+        frozenset(hashes), frozenset(archives), frozenset(commits), frozenset(urls), frozenset(torches)
+    )
 
 
 def _children(path: Path) -> Iterable[Path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,21 @@ def test_a_list_survives_the_store(tmp_path: Path) -> None:
     assert symbols.find("2.12.0", layout) == TORCH
     assert symbols.find("2.12.0+cu130", layout) == TORCH
     assert symbols.find(str(path), layout) == TORCH
+
+
+def test_symbols_of_a_torch_that_the_store_keeps(tmp_path: Path) -> None:
+    library = tmp_path / "libtorch.so"
+    code = b"void at_empty(void) {}"
+    subprocess.run(["cc", "-shared", "-x", "c", "-", "-o", library], input=code, check=True)
+    wheel = tmp_path / ".cache/wheels/ab/torch-2.99.0.dev20261101+cu130-cp311-cp311-linux_x86_64.whl"
+    wheel.parent.mkdir(parents=True)
+    with zipfile.ZipFile(wheel, "w") as made:
+        made.writestr("torch/version.py", "__version__ = '2.99.0.dev20261101+cu130'\ncuda = '13.0'\n")
+        made.write(library, "torch/lib/libtorch.so")
+    found = symbols.find("2.99.0.dev20261101", Layout(tmp_path))
+    assert "at_empty" in found.symbols and found.label == "2.99.0.dev20261101+cu130"
+    wheel.unlink()
+    assert symbols.find("2.99.0.dev20261101", Layout(tmp_path)) == found, "the list was kept"
 
 
 @pytest.mark.parametrize("text", ["9.9.9", "/nowhere", "torch-9.whl"])

@@ -77,6 +77,9 @@ def layout(tmp_path: Path) -> Layout:
         (cache / name).mkdir(parents=True)
     (cache / "envs/one/complete.json").write_text("{}")
     (cache / "urls/.download-x").mkdir()
+    (cache / "torch-symbols").mkdir()
+    for label in ("2.12.0+cu130", "2.9.1"):
+        (cache / f"torch-symbols/torch-{label}.symbols.xz").write_text("")
     past = time.time() - 40 * 86_400
     for path in sorted(cache.rglob("*")):
         os.utime(path, (past, past))
@@ -99,6 +102,7 @@ def test_only_what_nobody_names_goes(layout: Layout) -> None:
         "envs/one",
         "envs/half",
         "urls/.download-x",
+        "torch-symbols/torch-2.9.1.symbols.xz",
     }
     assert gone(layout, days=50) <= {"urls/.download-x"}
     before = storage.sizes(layout)

@@ -1,8 +1,8 @@
 """The real recipe vendored, then configured and partly compiled where there is no network.
 
 Opt-in and long: `python tests/upstream/offline.py [--compile] -o BUNDLE`, with mirrors and SGLWHEEL_OVERRIDES
-as test_real.py has them. The second half runs in a network namespace with an empty store, an empty home and no
-mirrors; sources that are overridden come from where the override says.
+as test_real.py has them. The second half runs in a network namespace with an empty store, an empty home and
+no mirrors; sources that are overridden come from where the override says.
 """
 
 from __future__ import annotations

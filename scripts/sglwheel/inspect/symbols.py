@@ -117,7 +117,7 @@ def known(layout: Layout) -> tuple[str, ...]:
 
 
 def stored(version: str, layout: Layout) -> TorchSymbols:
-    """`2.12.0` or `2.12.0+cu130`, from the cache or the shipped table.
+    """`2.12.0` or `2.12.0+cu130`: from the cache, the shipped table, or a wheel that the store has.
 
     Raises ToolchainError, naming what there is.
     """
@@ -127,11 +127,23 @@ def stored(version: str, layout: Layout) -> TorchSymbols:
         if matching:
             label = matching[-1]
             return load(lists[label]) if label in lists else releases.shipped().symbols(label)
+    wheel = _stored_wheel(version, layout)
+    if wheel is not None:
+        return _kept(from_wheel(wheel), layout)
     raise ToolchainError(
         f"no symbol list of torch {version}",
         where={"known": ", ".join(known(layout)) or "none"},
         next="pass an environment that has it, or a torch wheel",
     )
+
+
+def _stored_wheel(version: str, layout: Layout) -> Path | None:
+    """A torch wheel of this version that `pin` or a build has kept; any platform's will do."""
+    for path in sorted((layout.cache / "wheels").glob("*/torch-*.whl")):
+        label = path.name.split("-")[1]
+        if version in (label, label.split("+")[0]):
+            return path
+    return None
 
 
 def _lists(layout: Layout) -> dict[str, Path]:
