@@ -110,7 +110,7 @@ def browser(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Measure what building is worth and costs: -- [scaled | sixteen | overhead | noop | upstream]."""
+    """Measure what building is worth and costs: -- [scaled | sixteen | recorded | noop | upstream]."""
     run(session, "--group", "tests", "sglwheel", "bench")
 
 

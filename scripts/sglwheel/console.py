@@ -141,13 +141,13 @@ class Board:
 def live(description: str) -> Iterator[Callable[[Board], None]]:
     """Show boards as they come: redrawn in place on a terminal, a plain line every 15 s elsewhere."""
     if not interactive():
-        said = time.monotonic()
+        said, last = time.monotonic(), ""
 
         def line(board: Board) -> None:
-            nonlocal said
+            nonlocal said, last
             now = time.monotonic()
-            if now - said >= _PLAIN_SECONDS or board.share >= 1:
-                said = now
+            if board.line != last and now - said >= _PLAIN_SECONDS:
+                said, last = now, board.line
                 detail(f"{description}: {board.line}")
 
         yield line

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import pytest
+
 from sglwheel import bench, cli
-from sglwheel.bench import Ratio, Setting, fakes, scheduling
+from sglwheel.bench import Ratio, Setting, fakes, scheduling, verbs
+from sglwheel.build.recording import Recording
+from sglwheel.build.units import Finished
 from sglwheel.files import Layout
 
 MIB = 1 << 20
@@ -55,3 +60,19 @@ def test_every_usual_part_exists_and_an_unknown_one_is_named(capsys, monkeypatch
     except SystemExit as ended:
         assert ended.code == 2
     assert "no such part of the bench: speed" in capsys.readouterr().err
+
+
+def test_recordings_give_overhead_and_the_bounds_ratio(tmp_path: Path) -> None:
+    logs = tmp_path / ".work" / "tiny" / "logs"
+    logs.mkdir(parents=True)
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "tiny.toml").touch()
+    recording = Recording(logs / "build-0.jsonl")
+    recording.begin(slots=16, memory=1, total=1)
+    begun = time.monotonic()
+    recording.compiled(Finished("long.o", 0, 10.0, 10.0, 1), "done", begun)
+    recording.compiled(Finished("short.o", 0, 6.0, 6.0, 1), "done", begun + 5.0)
+    recording.close(overhead=0.08)
+    own, wall = verbs.recorded(Setting(Layout(tmp_path), tmp_path))
+    assert own.median == pytest.approx(0.5) and own.met
+    assert wall.median == pytest.approx(1.1, abs=0.01)

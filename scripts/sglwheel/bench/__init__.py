@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,10 @@ from sglwheel.files import Layout
 
 @dataclass(frozen=True)
 class Setting:
-    """What one bench run was asked: how often, and how much smaller than real the fakes are."""
+    """What one bench run was asked: how often, and how much smaller than real the fakes are.
+
+    `units` are those of the real upstream to compile under both flags (none: the named list).
+    """
 
     layout: Layout
     scratch: Path
@@ -21,6 +24,8 @@ class Setting:
     memory: float = 16.0
     time: float = 16.0
     slots: int = 8
+    units: tuple[str, ...] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,10 +78,10 @@ def parts() -> Mapping[str, Part]:
         "scaled": scheduling.scaled,
         "sixteen": scheduling.sixteen,
         "simulated": scheduling.simulated,
-        "overhead": verbs.overhead,
+        "recorded": verbs.recorded,
         "noop": verbs.noop,
         "upstream": upstream.flags,
     }
 
 
-USUAL = ("simulated", "scaled", "sixteen", "overhead", "noop")  # `upstream` costs CPU hours
+USUAL = ("simulated", "scaled", "sixteen", "recorded", "noop")  # `upstream` costs CPU hours

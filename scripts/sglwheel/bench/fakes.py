@@ -23,7 +23,8 @@ from sglwheel.build.limits import Host, memory_cgroup
 from sglwheel.errors import BuildError
 
 _MIB = 1 << 20
-_SLACK = 128 * _MIB  # for ninja and the launchers, which a scaled limit would otherwise count sixteenfold
+# What no scale applies to, beside a limit that is scaled: ninja, and launchers that wait.
+_NINJA, _LAUNCHER = 64 * _MIB, 6 * _MIB
 _WATCH = 0.05
 
 
@@ -76,7 +77,7 @@ def bound(fakes: Sequence[Fake], slots: int) -> float:
 def fixed(fakes: Sequence[Fake], directory: Path, *, width: int, limit: int | None) -> Ran:
     """Plain ninja with `-j width`; beyond `limit` bytes the kernel kills."""
     _write(fakes, directory, launcher=None)
-    with _limited(limit) as jail:
+    with _limited(limit, beside=_NINJA) as jail:
         return _ninja(directory, width, jail, {})
 
 
@@ -92,7 +93,7 @@ def governed(fakes: Sequence[Fake], directory: Path, *, slots: int, limit: int |
     governor = Governor(
         _Table(fakes), budget, history=directory / "units.jsonl", ledger=Ledger(directory / "ledger")
     )
-    with governor, _limited(limit) as jail:
+    with governor, _limited(limit, beside=_NINJA + _LAUNCHER * len(fakes)) as jail:
         ran = _ninja(directory, len(fakes), jail, {"SGLWHEEL_ADMISSION": governor.address})
     again = [why for _, why in governor.state.again]
     return Ran(
@@ -207,13 +208,13 @@ class _Watchdog(_Jail):
 
 
 @contextmanager
-def _limited(limit: int | None) -> Iterator[_Jail]:
+def _limited(limit: int | None, *, beside: int) -> Iterator[_Jail]:
     if limit is None:
         yield _Jail()
         return
-    group = memory_cgroup(f"sglwheel-bench-{uuid.uuid4().hex[:8]}", limit + _SLACK)
+    group = memory_cgroup(f"sglwheel-bench-{uuid.uuid4().hex[:8]}", limit + beside)
     if group is None:
-        yield _Watchdog(limit + _SLACK)
+        yield _Watchdog(limit + beside)
         return
     try:
         yield _Cgroup(group)

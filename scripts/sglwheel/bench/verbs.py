@@ -13,8 +13,8 @@ from sglwheel.bench import Ratio, Setting
 from sglwheel.errors import SglwheelError, UsageError
 
 
-def overhead(setting: Setting) -> Iterator[Ratio]:
-    """CPU of launchers, governor, meter and view, against the compilers', in builds that were recorded."""
+def recorded(setting: Setting) -> Iterator[Ratio]:
+    """What the recordings of real builds here say: the tool's own CPU, and wall against the bound."""
     for path in sorted(setting.layout.recipes.glob("*.toml")):
         if path.name.startswith("pylock."):
             continue
@@ -23,10 +23,19 @@ def overhead(setting: Setting) -> Iterator[Ratio]:
         except UsageError:
             continue  # not built here
         history = found.history
-        if history.overhead and history.cpu > 1:
+        compiled = [item for item in history.compiles if item.outcome == "done" and not item.cached]
+        if not compiled or history.cpu <= 0:
+            continue
+        units = f"{len(compiled)} compiled, {console.format_seconds(history.cpu)} of CPU"
+        if history.overhead:
             share = 100 * history.overhead / history.cpu
-            units = f"{len(history.compiles)} compiles, {console.format_seconds(history.cpu)} of CPU"
             yield Ratio(f"overhead / compilers' CPU, {found.recipe}", [share], 2.0, "%", units)
+        if len(history.sessions) == 1:
+            slots = history.sessions[0].slots
+            bound = max(history.cpu / slots, max(item.cpu for item in compiled))
+            wall = max(item.end for item in compiled) - min(item.start for item in compiled)
+            name = f"wall / max(CPU / {slots}, longest unit), {found.recipe}"
+            yield Ratio(name, [wall / bound], 1.10 if slots == 16 else None, note=units)
 
 
 def noop(setting: Setting) -> Iterator[Ratio]:

@@ -103,6 +103,29 @@ def build(
     )
 
 
+def configure(
+    recipe: Recipe,
+    patched: PatchedTree,
+    dependencies: Dependencies,
+    env: BuildEnv,
+    layout: Layout,
+    *,
+    date: datetime,
+) -> Path:
+    """Configure a tree and compile nothing: CMake's `compile_commands.json`, which says what would run.
+
+    Raises BuildError.
+    """
+    inputs = fingerprint.inputs(recipe, patched, dependencies, env)
+    tree = BuildTree(layout.work / recipe.id / f"build-{fingerprint.digest(inputs)[:12]}")
+    log = layout.work / recipe.id / "logs" / f"{tree.path.name}.log"
+    with files.locked(tree.lock, failure=BuildError, what=f"build tree {layout.relative(tree.path)}"):
+        epoch = int(date.timestamp())
+        budget = Allowance().budget()
+        _Run(recipe, patched, dependencies, env, layout, tree, log, epoch, budget, "").prepare()
+    return tree.cmake / "compile_commands.json"
+
+
 def _say_what_changed(tree: BuildTree, inputs: Mapping[str, Any]) -> None:
     """Say why this is a new tree, compared with the last one of this recipe."""
     before = tree.previous()
@@ -138,6 +161,12 @@ class _Run:
         self.recording = recording_path(log)
 
     def __call__(self) -> Result:
+        definitions = self.prepare()
+        self._prove()
+        return self._compile(definitions, self._pending())
+
+    def prepare(self) -> Mapping[str, str]:
+        """Copy what is compiled into the tree and configure it; return CMake's definitions."""
         tree = self.tree
         tree.path.mkdir(parents=True, exist_ok=True)
         ended = tree.end_leftovers()
@@ -148,8 +177,7 @@ class _Run:
         fetched = source.materialize(self.dependencies, tree.dependencies)
         definitions = self.invocation.definitions(fetched)
         configuring.configure(self.invocation, definitions, self.log)
-        self._prove()
-        return self._compile(definitions, self._pending())
+        return definitions
 
     def _prove(self) -> None:
         """Raise PatchError for an applied patch whose effect the configured tree does not show."""

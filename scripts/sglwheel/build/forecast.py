@@ -11,7 +11,7 @@ from sglwheel.build.units import State
 
 _PRIOR = 120.0  # seconds of compiling that the table itself counts for
 _AGAIN = 5.0  # seconds between schedules: one of 300 units takes some hundredths of a second
-_OVERDUE = 0.05  # of its expected time, that a unit beyond it is expected to take still
+_OVERDUE = 0.15  # of the time that it took so far, that a unit is expected to take still at the least
 
 
 def remaining(
@@ -19,7 +19,7 @@ def remaining(
 ) -> float:
     """Seconds until the last unit ends. `running` holds (seconds so far, expected cost)."""
     active = [
-        Run(-1, Job(cost), cost, -so_far, max(cost.seconds - so_far, cost.seconds * _OVERDUE))
+        Run(-1, Job(cost), cost, -so_far, max(cost.seconds - so_far, so_far * _OVERDUE))
         for so_far, cost in running
     ]
     return play(map(Job, waiting), room=room, slots=slots, running=active, evict=False).seconds
@@ -34,6 +34,7 @@ class Forecast:
         self._slots = slots
         self._seen = 0
         self._expected = self._taken = _PRIOR
+        self.pace = 1.0  # seconds for an expected one, on this host as it is now
         self._counted = float("-inf")
         self._left = 0.0
 
@@ -47,11 +48,6 @@ class Forecast:
         """Those of the units that are done."""
         return self.total_seconds - sum(cost.seconds for cost in self._waiting.values())
 
-    @property
-    def pace(self) -> float:
-        """Seconds for an expected one, on this host as it is now: believed as far as there is evidence."""
-        return self._taken / self._expected
-
     def left(self, state: State) -> float:
         """Seconds until the last unit ends."""
         for done in state.finished[self._seen :]:
@@ -62,6 +58,12 @@ class Forecast:
         self._seen = len(state.finished)
         now = time.monotonic()
         if now - self._counted >= _AGAIN:
+            # Believed as far as there is evidence; a unit that is overdue is some, too.
+            late = [(now - since, cost.seconds) for _, since, cost, _ in state.running]
+            late = [(spent, expected) for spent, expected in late if spent > expected]
+            self.pace = (self._taken + sum(spent for spent, _ in late)) / (
+                self._expected + sum(expected for _, expected in late)
+            )
             names = {unit for unit, *_ in state.running}
             waiting = [self._here(cost) for unit, cost in self._waiting.items() if unit not in names]
             running = [(now - since, self._here(cost)) for _, since, cost, _ in state.running]

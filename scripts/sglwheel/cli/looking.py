@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from sglwheel import console, files, recipe
-from sglwheel.cli.options import as_json
+from sglwheel.cli.options import as_json, override_option, pairs
 from sglwheel.errors import BuildError, UsageError
 from sglwheel.files import Layout
 
@@ -51,9 +51,18 @@ def timeline(name: str, tree: str | None, output: Path | None, as_json: bool) ->
 @click.option("--memory-scale", type=float, default=16.0, show_default=True, help="fakes take 1/N of memory")
 @click.option("--time-scale", type=float, default=16.0, show_default=True, help="and 1/N of the time")
 @click.option("--slots", type=click.IntRange(min=2), default=8, show_default=True, help="of the scaled build")
+@click.option("--unit", "units", multiple=True, metavar="NAME", help="only these of the real upstream's")
+@override_option
 @as_json
 def bench(
-    parts: tuple[str, ...], repeat: int, memory_scale: float, time_scale: float, slots: int, as_json: bool
+    parts: tuple[str, ...],
+    repeat: int,
+    memory_scale: float,
+    time_scale: float,
+    slots: int,
+    units: tuple[str, ...],
+    overrides: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Measure what building is worth and costs, as ratios of one run: PARTS, or all that take minutes."""
     from sglwheel import bench as benching
@@ -65,7 +74,9 @@ def bench(
     layout = Layout.find()
     ratios: list[benching.Ratio] = []
     with tempfile.TemporaryDirectory(prefix="sglwheel-bench-") as scratch:
-        setting = benching.Setting(layout, Path(scratch), repeat, memory_scale, time_scale, slots)
+        replaced = pairs(overrides, "--override")
+        scales = (memory_scale, time_scale)
+        setting = benching.Setting(layout, Path(scratch), repeat, *scales, slots, units, replaced)
         for name in parts or benching.USUAL:
             for ratio in known[name](setting):
                 ratios.append(ratio)
