@@ -22,7 +22,7 @@ LAYERS: dict[str, int] = {
             "toolchain drift",
             "build storage locks rebase",
             "finish timeline proving",
-            "inspect smoke nodecheck",
+            "inspect smoke nodecheck gpucheck programs",
             "wheelhouse nodedoctor builddoctor",
             "release",
             "kinds",
@@ -36,7 +36,7 @@ LAYERS: dict[str, int] = {
 
 
 # What runs inside another interpreter is a program of its own, not part of the flow.
-PROGRAMS = ("smoke/smoke_child.py", "build/data/", "bench/data/", "nodecheck/")
+PROGRAMS = ("smoke/smoke_child.py", "build/data/", "bench/data/", "nodecheck/", "gpucheck/")
 
 
 def module_name(path: Path) -> str:

@@ -10,10 +10,9 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sglwheel import files, process
+from sglwheel import files, process, programs
 from sglwheel.errors import WheelhouseError
 from sglwheel.toolchain import uvtool
-from sglwheel.wheelhouse import nodeprogram
 from sglwheel.wheelhouse.record import Release
 from sglwheel.wheelhouse.wheelfile import record_of
 
@@ -77,8 +76,8 @@ class Environment:
 
     def program(self, release: Release) -> tuple[bool, str]:
         """What the node's own program says of the installed wheel; importing was tried already."""
-        archive = self.home / "install-check.pyz"
-        archive.write_bytes(nodeprogram.packed())
+        archive = self.home / programs.INSTALL_CHECK
+        archive.write_bytes(programs.packed(programs.INSTALL_CHECK))
         words = ["after", "--release", release.id, "--wheelhouse", str(release.root), "--no-import", "--json"]
         done = self.python(str(archive), *words, env={})
         try:

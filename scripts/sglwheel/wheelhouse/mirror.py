@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sglwheel import programs
 from sglwheel.errors import WheelhouseError
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.links import link
@@ -117,7 +118,7 @@ def _snapshot(house: Wheelhouse) -> tuple[list[_Item], list[_Item], list[Record]
         records = sorted(house.records().values(), key=Record.order)
         derived = [*_below(house.root / "simple"), *_below(house.root / "lines")]
         derived = [path for path in derived if path.suffix != ".whl"]
-        names = ("install-check.pyz", "releases.json", "releases.json.sig", "index.html")
+        names = (*programs.ALL, "releases.json", "releases.json.sig", "index.html")
         derived += [house.root / name for name in names if (house.root / name).is_file()]
         late = [_item(house.root, path, path.read_bytes()) for path in derived]
     items = []

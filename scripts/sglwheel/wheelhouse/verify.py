@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sglwheel import files
+from sglwheel import files, programs
 from sglwheel.errors import WheelhouseError
-from sglwheel.wheelhouse import index, nodeprogram, noted, pointers
+from sglwheel.wheelhouse import index, noted, pointers
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.links import copy_synced
 from sglwheel.wheelhouse.record import Record
@@ -209,7 +209,7 @@ class _Look:
         except WheelhouseError as error:
             yield Finding("line", error.where.get("file", "lines"), error.what)
             lines = {}
-        texts: dict[Path, str | bytes] = {house.root / "install-check.pyz": nodeprogram.packed()}
+        texts: dict[Path, str | bytes] = {house.root / name: programs.packed(name) for name in programs.ALL}
         texts |= {
             document.path: text for document, text in index.whole_documents(house, ordered, lines.values())
         }
