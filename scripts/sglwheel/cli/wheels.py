@@ -127,9 +127,9 @@ def _emit(summary: Sequence[str], facts: Mapping[str, Any], as_json: bool) -> No
 @click.argument("wheel")
 @click.option("--torch", metavar="VERSION|WHEEL|VENV|SYMBOLS", help="the torch that it shall load beside")
 @click.option("--recipe", "name", metavar="ID", help="the recipe that it shall fulfil")
-@click.option("--kernels", type=click.IntRange(min=1), default=0, help="name so many of the largest kernels")
+@click.option("--kernels", type=click.IntRange(min=1), help="name so many of the largest kernels")
 @as_json
-def inspect(wheel: str, torch: str | None, name: str | None, kernels: int, as_json: bool) -> None:
+def inspect(wheel: str, torch: str | None, name: str | None, kernels: int | None, as_json: bool) -> None:
     """Say from the files alone what WHEEL is and why it does or does not fit; nothing is imported."""
     from sglwheel import inspect as inspecting
     from sglwheel import recipe
@@ -141,7 +141,7 @@ def inspect(wheel: str, torch: str | None, name: str | None, kernels: int, as_js
         wheel_path(wheel),
         expect=expect,
         torch=symbols.find(torch, layout) if torch else None,
-        kernels=kernels,
+        kernels=kernels or 0,
     )
     if as_json:
         console.emit_json(found.to_json())
