@@ -105,6 +105,17 @@ def test_a_backport_of_what_upstream_has_is_upstream(world: World) -> None:
     assert changes(found) == [("their fix", "p", "applied", "already-upstream")]
 
 
+def test_what_a_status_calls_pointless_is_obsolete_where_it_no_longer_applies(world: World) -> None:
+    start = world.git("rev-parse", "HEAD").strip()
+    theirs = world.commit({LISTS: with_line(CMAKE, 20, "theirs()")}, "their way")
+    world.git("checkout", "--quiet", "-B", "main", start)
+    trailers = f"Upstream-Status: Inappropriate theirs since {theirs}\nProves: configures"
+    world.make_patch("p", {LISTS: MINE}, trailers=trailers)
+    found = run(world, start, theirs)
+    assert changes(found) == [("their way", "p", "applied", "obsolete")]
+    assert found.outcomes[-1]["p"].detail == f"theirs since {theirs}"
+
+
 def test_moves_deletions_and_renames(world: World) -> None:
     """A directory moves; then one file is renamed with an edit, and another deleted."""
     world.make_patch("lists", {LISTS: MINE})
