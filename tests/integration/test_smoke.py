@@ -149,6 +149,13 @@ def test_a_missing_torch_symbol_is_named_and_nothing_dies(bench: Bench) -> None:
     assert not report.ok
 
 
+def test_an_error_that_names_no_build_option_is_not_enough(bench: Bench) -> None:
+    vague = FLASH.replace(" (see SAMPLE_ENABLE_FA3)", "")
+    found = checks(bench.run(world({"sample_kernel/flash_attn.py": vague})))
+    status, detail = found["fa3-less flash_attn"]
+    assert status == "failed" and "without naming the build option SAMPLE_ENABLE_FA3" in detail
+
+
 def test_one_failed_import_does_not_hide_the_rest(bench: Bench) -> None:
     found = checks(
         bench.run(world({"sample_kernel/flash_attn.py": "raise ImportError('Can not import FA3')"}))
