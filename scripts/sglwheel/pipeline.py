@@ -17,14 +17,16 @@ from sglwheel import (
     kinds,
     patching,
     recipe,
+    reproduce,
     sample,
     series,
     source,
+    toolchain,
     wheelhouse,
 )
 from sglwheel.build.budget import Allowance
 from sglwheel.bundle import Bundle
-from sglwheel.errors import PatchError, SourceError, ToolchainError, WheelhouseError
+from sglwheel.errors import BuildError, PatchError, SourceError, ToolchainError, UsageError, WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.locks import torchchoice
 from sglwheel.mirrors import Mirrors
@@ -45,6 +47,7 @@ class Options:
 
     `torch_from` is an environment whose torch is used; `until` "finish" publishes nothing. `offline` asks
     nobody, `bundle` is where `vendor` put what is needed. `allowance` limits what compiling takes.
+    `reproduce` compiles twice and compares.
     """
 
     torch: str | None = None
@@ -56,6 +59,7 @@ class Options:
     until: Literal["finish"] | None = None
     offline: bool = False
     bundle: Path | None = None
+    reproduce: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,15 +171,19 @@ def run(layout: Layout, name: str, options: Options) -> Done:
     """
     context = Context.load(layout, name, options)
     made = make(context)
+    told = made.facts()
+    if options.reproduce:
+        with stage("build again, elsewhere", BuildError):
+            told["reproduced"] = vars(_again(made, context))
     if options.until == "finish":
         notes = handover.write(made.finished.path, made.who())
-        facts = {"path": str(made.finished.path), "notes": str(notes), **made.facts()}
+        facts = {"path": str(made.finished.path), "notes": str(notes), **told}
         return Done(None, (str(made.finished.path),), facts, (*made.left(), notes))
     released = releasing.release(made.finished, context.recipe, made.env, layout, made.who())
     return Done(
         released.release,
         released.summary(layout),
-        {**released.facts(), **made.facts()},
+        {**released.facts(), **told},
         (*made.left(), layout.wheelhouse),
     )
 
@@ -210,6 +218,26 @@ def make(context: Context) -> kinds.Made:
         for line in describe_patches(patched.patches):
             console.detail(line)
     return context.kind.make(checkout, patched)
+
+
+def _again(made: kinds.Made, context: Context) -> reproduce.Reproduction:
+    """Compile a second time. Raises BuildError when the wheels differ, UsageError where nothing compiles."""
+    if not isinstance(context.recipe, KernelRecipe) or not isinstance(made.env, toolchain.BuildEnv):
+        raise UsageError(f"--reproduce is for recipes that compile, {context.recipe.id} does not")
+    done = reproduce.again(
+        made.finished,
+        context.recipe,
+        made.patched,
+        made.dependencies,
+        made.env,
+        made.checkout,
+        context.layout,
+        allowance=context.options.allowance,
+    )
+    console.detail(
+        f"the same bytes, sha256 {done.sha256}, with another directory, umask, time zone, home and time"
+    )
+    return done
 
 
 def describe_patches(states: Sequence[patching.PatchState]) -> list[str]:

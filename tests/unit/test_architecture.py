@@ -24,7 +24,7 @@ LAYERS: dict[str, int] = {
             "finish timeline proving",
             "inspect smoke nodecheck gpucheck programs",
             "wheelhouse nodedoctor builddoctor",
-            "release",
+            "release reproduce",
             "kinds",
             "pipeline",
             "vendoring lockverb bench",

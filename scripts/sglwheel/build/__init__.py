@@ -173,7 +173,7 @@ class _Run:
         if ended:
             console.detail(f"ended {ended} processes that an earlier run left behind")
         tree.copy_source(self.patched.path)
-        tree.copy_launcher()
+        tree.copy_programs()
         fetched = source.materialize(self.dependencies, tree.dependencies)
         definitions = self.invocation.definitions(fetched)
         configuring.configure(self.invocation, definitions, self.log)

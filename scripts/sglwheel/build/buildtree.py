@@ -62,6 +62,11 @@ class BuildTree:
         return self.path / "launch.py"
 
     @property
+    def reproducible(self) -> Path:
+        """What runs nvcc; below the launcher in the commands that compile CUDA."""
+        return self.path / "reproducible.py"
+
+    @property
     def lock(self) -> Path:
         return self.path.with_name(self.path.name + ".lock")
 
@@ -78,11 +83,12 @@ class BuildTree:
         with files.directory_atomic(self.source) as new:
             shutil.copytree(patched, new, symlinks=True, dirs_exist_ok=True)
 
-    def copy_launcher(self) -> None:
-        """Put the compiler launcher into the tree; the same bytes keep their time stamp."""
-        text = (resources.files("sglwheel.build") / "data" / "launch.py").read_bytes()
-        if not self.launcher.is_file() or self.launcher.read_bytes() != text:
-            files.write_atomic(self.launcher, text)
+    def copy_programs(self) -> None:
+        """Put what stands in front of the compilers into the tree; the same bytes keep their time stamp."""
+        for path in (self.launcher, self.reproducible):
+            text = (resources.files("sglwheel.build") / "data" / path.name).read_bytes()
+            if not path.is_file() or path.read_bytes() != text:
+                files.write_atomic(path, text)
 
     def missing(self, units: Sequence[str]) -> list[str]:
         """Those of `units` that ninja will compile: it counts an object once its log has it."""

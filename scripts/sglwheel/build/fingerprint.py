@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from sglwheel.source import Dependencies
     from sglwheel.toolchain import BuildEnv
 
-_VERSION = 1  # of the inputs' format; raised only when objects of older trees must not be used again
+# Of the inputs' format; raised only when objects of older trees must not be used again. 2: objects no longer
+# depend on where and when they were compiled.
+_VERSION = 2
 
 
 def inputs(recipe: Recipe, patched: PatchedTree, dependencies: Dependencies, env: BuildEnv) -> dict[str, Any]:

@@ -58,7 +58,9 @@ class Invocation:
             "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
             "CMAKE_C_COMPILER_LAUNCHER": launcher,
             "CMAKE_CXX_COMPILER_LAUNCHER": launcher,
-            "CMAKE_CUDA_COMPILER_LAUNCHER": launcher,
+            "CMAKE_CUDA_COMPILER_LAUNCHER": f"{launcher};{self.env.python};-I;-S;{self.tree.reproducible}",
+            # Else a library has room for the build host's search paths, as many bytes as they are long.
+            "CMAKE_BUILD_WITH_INSTALL_RPATH": "ON",
             "FETCHCONTENT_FULLY_DISCONNECTED": "ON",
             "Torch_DIR": str(self.env.torch.path / "share" / "cmake" / "Torch"),
             **self.env.cmake,
@@ -87,6 +89,9 @@ class Invocation:
         }
         if self.env.torch.record:
             prefixes[self.env.torch.path.parent] = "site-packages"
+        interpreter = self.env.python.resolve().parent.parent
+        if interpreter != Path("/usr"):
+            prefixes.setdefault(interpreter, "python")
         maps = [f"-ffile-prefix-map={path}={short}" for path, short in prefixes.items()]
         for key in ("CFLAGS", "CXXFLAGS"):
             values[key] = " ".join([values.get(key, ""), *maps]).strip()

@@ -51,6 +51,7 @@ from sglwheel.files import Layout
     metavar="BUNDLE",
     help="take everything from what `vendor` made",
 )
+@click.option("--reproduce", is_flag=True, help="compile twice, in two places, and compare the wheels")
 @as_json
 def build(
     name: str,
@@ -65,12 +66,13 @@ def build(
     until: Literal["finish"] | None,
     offline: bool,
     bundle: Path | None,
+    reproduce: bool,
     as_json: bool,
 ) -> None:
     """Clone, patch, build, inspect, smoke-test, publish, and install recipe NAME."""
     layout, replaced = Layout.find(), pairs(overrides, "--override")
     watch = None
-    if torch_from is None and bundle is None:
+    if torch_from is None and bundle is None and not reproduce:
         # Another environment and a bundle are too much to watch.
         choice = {"torch": torch, "all": all_patches, "provider": provider, "until": until}
         watch = uptodate.Watch(layout, name, choice, replaced)
@@ -94,6 +96,7 @@ def build(
         until,
         offline,
         bundle,
+        reproduce,
     )
     done = pipeline.run(layout, name, options)
     if watch is not None:

@@ -1,0 +1,127 @@
+"""Two builds in two places give the same bytes, or it is said where they do not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import make_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sglwheel.build
+from buildworld import CMAKE, World
+from sglwheel import files, reproduce
+from sglwheel.errors import BuildError
+
+pytestmark = pytest.mark.integration
+NVCC = shutil.which("nvcc")
+PROGRAM = Path(sglwheel.build.__file__).parent / "data" / "reproducible.py"
+
+# Exports nothing: nvcc then takes a process id and a time for its internal names.
+HIDDEN = """
+#include <cstdio>
+#include "part.h"
+namespace {
+__device__ int counter;
+template <class F> __global__ void apply(F f, int *p) { p[0] = f(counter); }
+void go() { apply<<<1, 1>>>([] __device__(int i) { return i + part(); }, nullptr); puts(__FILE__); }
+struct Start { Start() { go(); } } start;
+}
+"""
+OPEN = """
+#include "part.h"
+static __global__ void twice(float *x) { x[threadIdx.x] *= part(); }
+void run(float *x) { twice<<<1, 32>>>(x); }
+"""
+
+
+def tree(root: Path) -> Path:
+    """A directory that looks like a build tree."""
+    for name, text in {
+        "source/hidden.cu": HIDDEN,
+        "source/open.cu": OPEN,
+        "source/part.h": "__host__ __device__ inline int part() { return 2; }\n",
+        "reproducible.py": PROGRAM.read_text(),
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (root / "cmake").mkdir()
+    return root
+
+
+def compiled(root: Path, name: str) -> bytes:
+    assert NVCC is not None
+    subprocess.run(
+        [sys.executable, "-I", "-S", root / "reproducible.py", NVCC, "--extended-lambda", "-std=c++17",
+         "-gencode=arch=compute_120a,code=sm_120a", f"-Xcompiler=-ffile-prefix-map={root}=.", "-x", "cu",
+         "-c", root / "source" / name, "-o", f"{name}.o"],
+        cwd=root / "cmake", check=True, capture_output=True,
+    )  # fmt: skip
+    left = {path.name for path in (root / "cmake").iterdir()}
+    assert left <= {"open.cu.o", "hidden.cu.o"}, "intermediates stay behind"
+    return (root / "cmake" / f"{name}.o").read_bytes()
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize("name", ["open.cu", "hidden.cu"])
+def test_an_object_does_not_depend_on_its_place(tmp_path: Path, name: str) -> None:
+    one, other = tree(tmp_path / "one"), tree(tmp_path / "quite" / "another" / "place")
+    assert compiled(one, name) == compiled(other, name)
+
+
+def test_the_compilers_end_is_passed_on(tmp_path: Path) -> None:
+    program = tree(tmp_path) / "reproducible.py"
+
+    def status(script: str) -> int:
+        return subprocess.run([sys.executable, "-I", "-S", program, "sh", "-c", script]).returncode
+
+    assert (status("exit 7"), status("kill -KILL $$"), status("kill -TERM $$")) == (7, -9, -15)
+    gone = subprocess.run(
+        [sys.executable, "-I", "-S", program, "no-such-nvcc"], capture_output=True, text=True
+    )
+    assert gone.returncode == 127 and "cannot start no-such-nvcc" in gone.stderr
+
+
+def again(world: World) -> reproduce.Reproduction:
+    first = world.finish(world.build())
+    values: dict[str, Any] = vars(world.env)
+    env = make_dataclass("Env", list(values), frozen=True)(**values)
+    return reproduce.again(
+        first, world.recipe, world.patched, world.dependencies, env, world.checkout, world.layout
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglwheel.source.materialize", lambda dependencies, into: {})
+
+
+def test_a_second_build_elsewhere_gives_the_same_bytes(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    done = again(world)
+    built = world.build()
+    assert built.reused and done.sha256 == files.sha256(world.finish(built).path)
+    assert not (tmp_path / ".work" / "tiny" / "again").exists()
+
+
+def test_a_build_path_in_a_library_is_found(tmp_path: Path) -> None:
+    leak = CMAKE + 'target_compile_definitions(tiny PRIVATE PLACE="${CMAKE_BINARY_DIR}")\n'
+    unit = 'extern "C" const char *one() { return PLACE; }\n'
+    world = World(tmp_path, {"CMakeLists.txt": leak, "units/one.cpp": unit})
+    with pytest.raises(BuildError) as caught:
+        again(world)
+    assert caught.value.exit_code == 6
+    assert ".rodata" in caught.value.where["tiny/tiny.abi3.so"]
+    assert "/again/another/checkout/.work/tiny/build-" in caught.value.where["tiny/tiny.abi3.so"]
+    for one in ("first", "second"):
+        assert Path(caught.value.where[one]).is_file()
+
+
+def test_a_search_path_of_the_build_leaves_no_room_behind(tmp_path: Path) -> None:
+    linked = CMAKE + 'link_directories("${CMAKE_BINARY_DIR}")\nadd_library(other SHARED stray.cpp)\n'
+    linked += "target_link_libraries(tiny PRIVATE other)\ninstall(TARGETS other LIBRARY DESTINATION tiny)\n"
+    world = World(tmp_path, {"CMakeLists.txt": linked})
+    assert again(world).sha256
