@@ -115,6 +115,12 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def fuzz(session: nox.Session) -> None:
+    """Fuzz what reads foreign wheels: -- elf | fatbin | record | wheel [-max_total_time=600]"""
+    run(session, "--group", "tests", "--group", "fuzz", "python", "tests/fuzz/run.py")
+
+
+@nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Run ruff and strict mypy."""
     for command in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):

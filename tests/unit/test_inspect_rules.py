@@ -347,3 +347,12 @@ def test_a_recipe_of_python_alone_and_its_wheel_agree(tmp_path: Path) -> None:
     assert says(wheel.changed(requires=("torch==2.9.1",)), expect) == [
         "requires torch==2.9.1, expected torch==2.12.0"
     ]
+
+
+def test_what_the_standard_library_defines_needs_no_version(tmp_path: Path) -> None:
+    # std::basic_stringbuf<char>::str() const &, resolved by the linker from a torch that exports it, too.
+    symbol = "_ZNKRSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv"
+    for needed, found in ((("libstdc++.so.6",), []), ((), ["undefined"])):
+        source = replace(Source(), undefined=(*Source().undefined, symbol), needed=(*Source().needed, *needed))
+        findings = inspected(World(libraries={LIBRARY: source}), tmp_path).findings
+        assert [each.rule for each in findings if each.severity == "error"] == found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from sglwheel.errors import InspectionError
 from sglwheel.inspect import libraries as _libraries
 from sglwheel.inspect import loader, platforms, undefined, wheelfile
 from sglwheel.inspect.abi import Cause, Missing, TorchSymbols
@@ -12,6 +13,8 @@ from sglwheel.inspect.libraries import Library
 from sglwheel.inspect.releases import Releases, shipped
 from sglwheel.inspect.report import Expectation, Finding, Inspection, Subject
 from sglwheel.inspect.rules import RULES
+
+_MAX_SYMBOLS = 2_000_000  # of all libraries together; the largest published wheel has 60,000
 
 __all__ = [
     "RULES",
@@ -48,6 +51,11 @@ def inspect(
         if library is not None:
             with lock:
                 found[path] = library
+                count = sum(len(each.undefined) + len(each.exported) for each in found.values())
+            if count > _MAX_SYMBOLS:
+                raise InspectionError(
+                    f"refused, not a sane wheel: more than {_MAX_SYMBOLS} symbols", where={"file": str(wheel)}
+                )
 
     facts = wheelfile.read(wheel, analyse, whole=kernels > 0)
     subject = Subject(

@@ -38,11 +38,13 @@ MACHINES = {
     243: "riscv64",
 }
 
-# Far above what a linker writes, far below what would exhaust a host.
-_MAX_SYMBOLS = 4_000_000
-_MAX_NAME_BYTES = 512 << 20
+# Far above what a linker writes (torch: 80,000 symbols, 6 MB of names), far below what
+# would exhaust a host: a file of zeros costs an archive next to nothing.
+_MAX_SYMBOLS = 1_000_000
+_MAX_NAME_BYTES = 128 << 20
 _MAX_NAME = 1 << 16
-_MAX_SECTION_NAME_BYTES = 64 << 20
+_MAX_SECTION_NAME_BYTES = 16 << 20
+_MAX_READ = 256 << 20
 
 
 class ElfError(ValueError):
@@ -62,7 +64,7 @@ class Section:
     link: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Undefined:
     """A symbol that the library expects from elsewhere, with the version and library it asks for, if any."""
 
@@ -143,6 +145,8 @@ class Elf:
         """Exactly `size` bytes. Raises ElfError past the end: a lying header cannot ask for more."""
         if size < 0 or offset + size > self.size:
             raise ElfError(f"truncated: bytes {offset} to {offset + size} of {self.size}")
+        if size > _MAX_READ:
+            raise ElfError(f"a table of {size} bytes: more than any library has")
         index = bisect.bisect_left(self._starts, offset + size)
         if size and index and self._holes[index - 1][1] > offset:
             raise ElfError(f"bytes {offset} to {offset + size} lie inside what looks like GPU code")

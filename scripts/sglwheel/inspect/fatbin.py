@@ -23,6 +23,8 @@ MAGIC = struct.pack("<IHH", _MAGIC, 1, 16)
 CONTAINER = struct.Struct("<IHHQ")
 ENTRY = struct.Struct("<HHIQI8xI8xQ8xQ")
 _KINDS = {1: "ptx", 2: "sass", 16: "lto"}
+MAX_CONTAINERS = 100_000  # some thousands in the largest library that is published
+_MAX_ENTRIES = 100_000
 _ARCH_SPECIFIC, _FAMILY_SPECIFIC = 1 << 20, 1 << 21
 _LZ4, _ZSTD = 1 << 13, 1 << 15
 _TARGET = re.compile(r"(?P<kind>sm|compute|lto)_(?P<number>\d{2,3})(?P<suffix>[af]?)")
@@ -84,14 +86,23 @@ class Entry:
 
 def entries(elf: Elf) -> Iterator[Entry]:
     """Every entry of every fat binary in the library, in file order. Raises FatbinError and ElfError."""
+    count = 0
     for section in elf.sections:
         if section.name in SECTIONS and section.size:
-            yield from _section_entries(elf, section)
+            for entry in _section_entries(elf, section):
+                count += 1
+                if count > _MAX_ENTRIES:
+                    raise FatbinError(f"{section.name}: more than {_MAX_ENTRIES} entries")
+                yield entry
 
 
 def _section_entries(elf: Elf, section: Section) -> Iterator[Entry]:
     offset, end = section.offset, section.offset + section.size
+    count = 0
     while (offset := _next_container(elf, offset, end)) < end:
+        count += 1
+        if count > MAX_CONTAINERS:
+            raise FatbinError(f"{section.name}: more than {MAX_CONTAINERS} containers")
         where = f"{section.name}+{offset - section.offset:#x}"
         if offset + CONTAINER.size > end:
             raise FatbinError(f"{where}: truncated container")

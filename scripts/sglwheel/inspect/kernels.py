@@ -8,7 +8,7 @@ from sglwheel.inspect import fatbin
 from sglwheel.inspect.elf import Elf, ElfError
 
 _TEXT = ".text."
-_MAX_CUBIN = 1 << 30
+_MAX_CUBIN = 256 << 20
 
 
 @dataclass(frozen=True, order=True)
@@ -53,6 +53,9 @@ def _unpack(stored: bytes, entry: fatbin.Entry) -> bytes | None:
     packed = stored[: entry.packed]
     try:
         if entry.compressed == "zstd":
+            # A frame that names its size is given that much, whatever else is asked for.
+            if zstandard.frame_content_size(packed) > entry.size:
+                return None
             return zstandard.ZstdDecompressor().decompress(packed, max_output_size=entry.size)
         content: bytes = lz4.block.decompress(packed, uncompressed_size=entry.size)
     except (zstandard.ZstdError, lz4.block.LZ4BlockError):

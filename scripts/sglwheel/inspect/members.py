@@ -17,6 +17,33 @@ from isal import isal_zlib
 
 _LOCAL = struct.Struct("<4s22xHH")
 _CHUNK = 256 << 10
+_END = struct.Struct("<4s8xI6x")  # end of the directory: its size
+_END64_LOCATOR = struct.Struct("<4s4xQ4x")
+_END64 = struct.Struct("<4s36xQ8x")
+_MAX_COMMENT = 1 << 16
+
+
+def directory_bytes(path: Path) -> int:
+    """The size of an archive's directory as its end says: zipfile makes an object of every 46 bytes of it.
+
+    0 where the file ends in no such record. Raises OSError.
+    """
+    with path.open("rb") as archive:
+        length = archive.seek(0, 2)
+        start = archive.seek(max(0, length - _MAX_COMMENT - _END.size - _END64_LOCATOR.size))
+        tail = archive.read()
+        place = tail.rfind(b"PK\5\6")
+        if place < 0 or len(tail) - place < _END.size:
+            return 0
+        size: int = _END.unpack_from(tail, place)[1]
+        if place >= _END64_LOCATOR.size:
+            signature, offset = _END64_LOCATOR.unpack_from(tail, place - _END64_LOCATOR.size)
+            if signature == b"PK\6\7" and offset < start + place:
+                archive.seek(offset)
+                record = archive.read(_END64.size)
+                if len(record) == _END64.size and record[:4] == b"PK\6\6":
+                    size = _END64.unpack(record)[1]  # what zipfile goes by, too
+        return size
 
 
 def chunks(path: Path, member: zipfile.ZipInfo) -> Iterator[bytes]:

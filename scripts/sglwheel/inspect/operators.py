@@ -17,7 +17,7 @@ _SCHEMA = re.compile(
     rb"([A-Za-z(][\w\[\]!?(), *]*)\0"
 )
 _USE = re.compile(rb"torch\.ops\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)")
-_MAX_SECTION = 256 << 20
+_MAX_SECTION = 64 << 20
 
 
 def schemas(elf: Elf) -> tuple[str, ...]:

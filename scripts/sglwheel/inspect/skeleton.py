@@ -26,6 +26,7 @@ class SkeletonWriter:
         self._buffer = bytearray()
         self._position = 0
         self._container_end = 0
+        self._containers = 0
         self.holes: list[tuple[int, int]] = []
         self._skip_to = 0
 
@@ -63,6 +64,8 @@ class SkeletonWriter:
         found = self._buffer.find(fatbin.MAGIC, start)
         while found >= 0 and (self._position + found) % 8:
             found = self._buffer.find(fatbin.MAGIC, found + 1)
+        if self._containers > fatbin.MAX_CONTAINERS:
+            found = -1  # nothing that a compiler writes: its reader refuses it, too
         if found < 0:
             keep = 0 if final else len(fatbin.MAGIC) - 1
             self._copy(max(0, len(self._buffer) - keep))
@@ -73,6 +76,7 @@ class SkeletonWriter:
                 self._copy(len(self._buffer))
             return False
         _magic, _version, header, size = fatbin.CONTAINER.unpack_from(self._buffer)
+        self._containers += 1
         self._container_end = self._position + header + size
         self._copy(fatbin.CONTAINER.size)
         return True

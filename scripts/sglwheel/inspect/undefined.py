@@ -28,7 +28,7 @@ _CUDA = re.compile(
 _NODE = {re.compile(r"numa_\w+|move_pages|mbind"): "libnuma.so.1", re.compile(r"ibv_\w+"): "libibverbs.so.1"}
 _NVML = re.compile(r"nvml[A-Z]\w*")
 _STANDARD = re.compile(
-    r"_ZT?[IVSv]?N?K?S[tabsiod]\w*|_Z(nw|na|dl|da)\w+|__cxa_\w+|__gxx_\w+|_ZTVN10__cxxabiv\w*|_Unwind_\w+"
+    r"_ZT?[IVSv]?N?[VKRO]*S[tabsiod]\w*|_Z(nw|na|dl|da)\w+|__cxa_\w+|__gxx_\w+|_ZTVN10__cxxabiv\w*|_Unwind_\w+"
 )
 
 
