@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from sglwheel.errors import BuildError
-from sglwheel.finish import local_version
+from sglwheel.finish import licences, local_version
 from sglwheel.finish.platformtag import platform_tag
 from sglwheel.types import CudaArch, CudaLine
 
@@ -63,3 +64,15 @@ def test_what_is_no_library_gets_no_tag() -> None:
         platform_tag([("x.so", b"\x7fELF" + b"\0" * 80)])
     with pytest.raises(BuildError, match="one machine"):
         platform_tag([])
+
+
+def test_headers_bring_their_licences(tmp_path: Path) -> None:
+    for name in ("torch-2.12.0.dist-info/licenses/LICENSE", "torch-2.12.0.dist-info/licenses/NOTICE",
+                 "torch-2.12.0.dist-info/METADATA", "nvidia_cuda_cccl-13.0.85.dist-info/licenses/License.txt",
+                 "torchvision-0.27.dist-info/LICENSE"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert set(licences.of_headers(tmp_path)) == {
+        "torch/LICENSE", "torch/NOTICE", "nvidia_cuda_cccl/License.txt",
+    }  # fmt: skip
+    assert licences.of_headers(tmp_path / "nowhere") == {}

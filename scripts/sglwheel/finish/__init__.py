@@ -18,7 +18,7 @@ from wheel.wheelfile import WheelError, WheelFile
 
 from sglwheel import files
 from sglwheel.errors import BuildError
-from sglwheel.finish import provenance, sbom
+from sglwheel.finish import licences, provenance, sbom
 from sglwheel.finish.platformtag import platform_tag
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _WORDS = {b"url": b"URL"}
 _METADATA_VERSION = "2.4"  # the first with License-File (PEP 639)
-_LICENCE_NAMES = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|THIRDPARTYNOTICES|AUTHORS)([.-].*)?", re.IGNORECASE)
 _ZIP_EPOCH = 315_532_800  # 1980-01-01: a zip cannot hold an earlier time
 
 
@@ -72,12 +71,14 @@ def finish(
     label = (tag or compiled_tag)(raw)
     info = f"{canonicalize_name(name).replace('-', '_')}-{version}.dist-info"
     origin = provenance.describe(recipe, patched, dependencies, env, checkout, built.fingerprint)
-    licences = _licences(built.tree / "source", recipe.source.directory, dependencies)
+    texts = licences.of_sources(built.tree / "source", recipe.source.directory, dependencies)
+    if tag is None:
+        texts |= licences.of_headers(env.torch.path.parent)
     metadata["metadata_version"] = _METADATA_VERSION
     metadata["version"] = str(version)
     others = [text for text in metadata.get("requires_dist", []) if Requirement(text).name != "torch"]
     metadata["requires_dist"] = [*others, requirement]
-    metadata["license_files"] = sorted(licences)
+    metadata["license_files"] = sorted(texts)
     epoch = int(checkout.date.timestamp())
     contents = {path: data for path, data in raw.files.items() if not path.startswith(f"{raw.info}/")}
     contents |= {
@@ -85,7 +86,7 @@ def finish(
         for path, data in raw.files.items()
         if path.startswith(f"{raw.info}/") and not path.startswith(f"{raw.info}/licenses/")
     }
-    contents |= {f"{info}/licenses/{path}": data for path, data in licences.items()}
+    contents |= {f"{info}/licenses/{path}": data for path, data in texts.items()}
     contents[f"{info}/METADATA"] = _metadata_text(metadata)
     contents[f"{info}/WHEEL"] = _wheel_text(raw.files[f"{raw.info}/WHEEL"], label)
     contents[f"{info}/sglwheel.json"] = provenance.to_json(origin)
@@ -175,26 +176,6 @@ def _wheel_text(text: bytes, tag: str) -> bytes:
     python, abi, platform = tag.split("-")
     tags = [f"Tag: {one}-{abi}-{platform}" for one in python.split(".")]
     return ("\n".join([*kept, *tags]) + "\n").encode()
-
-
-def _licences(source: Path, directory: str, dependencies: Dependencies) -> dict[str, bytes]:
-    """Licence texts by place under `licenses/`: the project's own, then a folder for each fetched source."""
-    found: dict[str, bytes] = {}
-    for folder in (source / directory, source):
-        own = [
-            path
-            for path in sorted(folder.iterdir())
-            if path.is_file() and _LICENCE_NAMES.fullmatch(path.name)
-        ]
-        found |= {path.name: path.read_bytes() for path in own if path.name not in found}
-        if any(name.upper().startswith(("LICENSE", "LICENCE", "COPYING")) for name in found):
-            break
-    for dependency in dependencies.sources:
-        for path in dependency.license_files:
-            absolute = path if path.is_absolute() else dependency.path / path
-            inside = absolute.relative_to(dependency.path)
-            found[f"{dependency.name}/{inside.as_posix()}"] = absolute.read_bytes()
-    return found
 
 
 class _FixedWheelFile(WheelFile):  # type: ignore[misc]
