@@ -353,6 +353,7 @@ def test_what_the_standard_library_defines_needs_no_version(tmp_path: Path) -> N
     # std::basic_stringbuf<char>::str() const &, resolved by the linker from a torch that exports it, too.
     symbol = "_ZNKRSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv"
     for needed, found in ((("libstdc++.so.6",), []), ((), ["undefined"])):
-        source = replace(Source(), undefined=(*Source().undefined, symbol), needed=(*Source().needed, *needed))
+        plain = Source()
+        source = replace(plain, undefined=(*plain.undefined, symbol), needed=(*plain.needed, *needed))
         findings = inspected(World(libraries={LIBRARY: source}), tmp_path).findings
         assert [each.rule for each in findings if each.severity == "error"] == found
