@@ -112,7 +112,7 @@ class _Job:
         except (SourceError, PatchError, UsageError) as error:
             yield from self._undecided(error.what)
             return
-        tree.copy_launcher()
+        tree.copy_programs()
         invocation = Invocation(self.recipe, self.env, tree, 0)
         definitions = invocation.definitions(source.materialize(dependencies, tree.dependencies))
         why = ""
