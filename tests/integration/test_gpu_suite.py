@@ -118,6 +118,31 @@ def test_a_kernel_that_hangs_is_ended(
     assert "no end after" in found["families"]["RMSNorm"]["backends"]["rmsnorm"]["detail"]
 
 
+def test_an_operator_without_a_kernel_is_told(
+    torch_python: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Of the smoke test, with the real dispatcher: a schema that nobody implements."""
+    (tmp_path / "broken_kernel.py").write_text(
+        "import sgl_kernel\nsgl_kernel.library.define('forgotten(Tensor x) -> Tensor')\n"
+    )
+    plan, events = tmp_path / "plan.json", tmp_path / "events.jsonl"
+    steps = [
+        ["import sgl_kernel", "import_module", "sgl_kernel"],
+        ["right", "kernels", ["sgl_kernel"]],
+        ["import broken_kernel", "import_module", "broken_kernel"],
+        ["wrong", "kernels", ["sgl_kernel"]],
+    ]
+    plan.write_text(json.dumps({"checks": steps}))
+    given = {**environment, "PYTHONPATH": f"{STANDIN}{os.pathsep}{tmp_path}"}
+    child = tmp_path / "smoke_child.py"
+    child.write_text((ROOT / "scripts/sglwheel/smoke/smoke_child.py").read_text())
+    subprocess.run([torch_python, child, plan, events], env=given, check=True, capture_output=True)
+    found = {one["name"]: one for one in map(json.loads, events.read_text().splitlines()) if "name" in one}
+    assert (found["right"]["status"], found["right"]["detail"]) == ("passed", "6 for CPU")
+    assert found["wrong"]["status"] == "failed"
+    assert "sgl_kernel::forgotten" in found["wrong"]["detail"]
+
+
 def test_without_a_gpu_nothing_is_proven(
     torch_python: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -15,6 +15,8 @@ from conftest import ROOT
 from inspectworld import LIBRARY, Source, World, cc, compiled
 from sglwheel import recipe, smoke
 from sglwheel.files import Layout
+from sglwheel.gpucheck import report as gpu_report
+from sglwheel.smoke import gpu as smoke_gpu
 from sglwheel.toolchain.torchpin import InstalledTorch
 from wheelworld import http_directory, make_wheel, python
 
@@ -118,6 +120,7 @@ def test_a_good_wheel_passes_and_the_gpu_is_not_claimed(bench: Bench) -> None:
         "import sample_kernel.flash_attn": "passed",
         "operators": "passed",
         "schemas": "skipped",
+        "kernels": "skipped",
         "cpu": "skipped",
         "fa3-less flash_attn": "passed",
         "gpu": "skipped",
@@ -128,6 +131,38 @@ def test_a_good_wheel_passes_and_the_gpu_is_not_claimed(bench: Bench) -> None:
     assert report.to_json()["ok"] is True
     leftovers = [path.name for path in report.log.parent.iterdir()]
     assert leftovers == ["smoke.log"]
+
+
+def test_a_gpu_that_is_demanded_and_not_there_is_a_failure(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite itself runs, in the fresh environment, and its torch sees no GPU."""
+    monkeypatch.setattr("sglwheel.smoke.environment.has_driver", lambda: True)
+    wheel = world().write(bench.directory)
+    layout = Layout(bench.directory / "checkout")
+    report = smoke.run(wheel, bench.recipe, bench.environment, layout, gpu_mode="required")
+    assert checks(report)["gpu"] == ("failed", "torch sees no GPU here")
+    assert not report.gpu_checked
+
+
+@pytest.mark.parametrize(
+    ("capability", "family", "status"),
+    [("12.0", "passed", "passed"), ("12.0", "failed", "failed"), ("9.0", "passed", "skipped")],
+)
+def test_only_a_gpu_of_the_recipe_s_own_kind_proves_the_wheel(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capability: str, family: str, status: str
+) -> None:
+    events = [
+        {"environment": {"torch": "2.12.0", "gpu": {"name": "some GPU", "capability": capability}}},
+        {"start": "rmsnorm", "family": "RMSNorm", "known": True},
+        {"end": "rmsnorm", "status": family, "detail": "", "trials": [], "seconds": 1.0},
+    ]
+    made = gpu_report.make(events, wheel_sha256="0" * 64, capabilities=["12.0"], seed=1, seconds=1.0)
+    monkeypatch.setattr("sglwheel.smoke.environment.has_driver", lambda: True)
+    monkeypatch.setattr("sglwheel.smoke.gpu._run", lambda *_: made)
+    found, kept = smoke_gpu.suite(Path("python"), None, bench.recipe, Path(), Path(), "auto")  # type: ignore[arg-type]
+    assert {check.name: check.status for check in found} == {"gpu RMSNorm": family, "gpu": status}
+    assert kept == made
 
 
 def test_a_missing_library_is_named_with_its_users(bench: Bench) -> None:
@@ -173,7 +208,7 @@ def test_a_wheel_that_kills_the_process_is_told(bench: Bench) -> None:
 
 
 def test_a_wheel_that_hangs_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smoke, "_CHILD_SECONDS", 5.0)
+    monkeypatch.setattr("sglwheel.smoke.environment.CHILD_SECONDS", 5.0)
     found = checks(bench.run(world({"sample_kernel/__init__.py": "import time\ntime.sleep(600)\n"})))
     assert "no end after 5 s" in found["import sample_kernel"][1]
 

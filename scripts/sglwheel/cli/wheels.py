@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -163,18 +164,42 @@ def inspect(wheel: str, torch: str | None, name: str | None, kernels: int | None
     "--recipe", "name", metavar="ID", required=True, help="whose [smoke] table and environment to use"
 )
 @torch_option
+@click.option("--gpu", is_flag=True, help="fail where no GPU of the recipe's kind agrees; keep the report")
+@click.option(
+    "--report",
+    "target",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="with --gpu: where the report for `wheelhouse promote` goes, if not beside the wheel",
+)
 @as_json
-def smoke(wheel: str, name: str, torch: str | None, as_json: bool) -> None:
-    """Import WHEEL in a fresh environment and check what it registers; no GPU or driver is needed."""
-    from sglwheel import pipeline
+def smoke(wheel: str, name: str, torch: str | None, gpu: bool, target: Path | None, as_json: bool) -> None:
+    """Import WHEEL in a fresh environment, check what it registers, and what it computes if there is a GPU.
+
+    No GPU or driver is needed for the rest.
+    """
+    from sglwheel import files, pipeline
     from sglwheel import smoke as smoking
     from sglwheel.release import releasing
 
+    if target is not None and not gpu:
+        raise UsageError("--report: only with --gpu")
     context = pipeline.Context.load(Layout.find(), name, pipeline.Options(torch))
-    report = smoking.run(wheel_path(wheel), context.recipe, context.prepare(), context.layout)
+    path = wheel_path(wheel)
+    mode: Literal["auto", "required"] = "required" if gpu else "auto"
+    report = smoking.run(path, context.recipe, context.prepare(), context.layout, gpu_mode=mode)
+    if gpu and report.gpu is not None:
+        beside = target or _beside(path, context.layout)
+        files.write_atomic(beside, json.dumps(report.to_json(), indent=1) + "\n")
+        console.say(f"GPU report: {context.layout.relative(beside)}")
     if as_json:
         console.emit_json(report.to_json())
     releasing.judge_smoke(report)
+
+
+def _beside(wheel: Path, layout: Layout) -> Path:
+    """Where a report goes: beside the wheel, but not among a wheelhouse's own files."""
+    inside = wheel.resolve().is_relative_to(layout.wheelhouse.resolve())
+    return (layout.work if inside else wheel.parent) / f"{wheel.name}.gpu.json"
 
 
 @click.command("install-check")

@@ -13,6 +13,8 @@ Tensor = Any
 _GUARD_BYTES = 1024
 # Each run poisons differently: what an operator does not write then differs between runs.
 _POISON_BYTES = (0xFF, 0xD7)
+_HINTS = frozenset({"enable_pdl"})
+_RENAMED = {"output": "out"}
 
 
 class SignatureError(Exception):
@@ -129,10 +131,18 @@ class Context:
         return hasattr(getattr(torch.ops, self.namespace), name)
 
     def call(self, name: str, **values: Any) -> Any:
-        """Call an operator by its arguments' names. Raises SignatureError when it has others."""
+        """Call an operator by its arguments' names. Raises SignatureError when it has others.
+
+        Hints about speed are left out where the operator does not take them.
+        """
         operator = getattr(getattr(torch.ops, self.namespace), name).default
         arguments = operator._schema.arguments
         known = {argument.name for argument in arguments}
+        values = {key: value for key, value in values.items() if key in known or key not in _HINTS}
+        values = {
+            _RENAMED[key] if key not in known and key in _RENAMED else key: value
+            for key, value in values.items()
+        }
         lacking = [a.name for a in arguments if a.name not in values and not a.has_default_value()]
         unknown = sorted(values.keys() - known)
         if lacking or unknown:

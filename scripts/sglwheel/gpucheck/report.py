@@ -42,6 +42,9 @@ def make(
     broken = [event["broken"] for event in events if "broken" in event]
     ok = not broken and "failed" not in statuses and "passed" in statuses
     own = gpu is not None and gpu["capability"] in capabilities
+    # A wheel for another GPU need not even import here: that proves nothing about it.
+    foreign = gpu is not None and not own and not families and bool(broken)
+    overall = "passed" if ok and own else "failed" if not ok and not foreign and gpu else "skipped"
     return {
         "schema": 1,
         "wheel_sha256": wheel_sha256,
@@ -64,7 +67,7 @@ def make(
             }
             for name, family in summary.items()
         ]
-        + [{"name": "gpu", "status": "passed" if ok and own else "failed" if not ok else "skipped"}],
+        + [{"name": "gpu", "status": overall}],
     }
 
 
@@ -112,6 +115,9 @@ def verdict(report: dict[str, Any]) -> str:
     count = {status: [n for n, f in families.items() if f["status"] == status] for status in STATUSES}
     if gpu is None:
         return "not proven: " + ("; ".join(report["problems"]) or "no GPU")
+    if not families and gpu["capability"] not in report["built_for"]:
+        built = ", ".join(report["built_for"]) or "no GPU that it names"
+        return f"not proven: {gpu['name']} is {gpu['capability']}, the wheel is built for {built}"
     if not report["ok"]:
         what = ", ".join(count["failed"]) or "; ".join(report["problems"]) or "nothing ran"
         return f"failed on {gpu['name']}: {what}"

@@ -43,13 +43,13 @@ def main(plan_file: str, events_file: str) -> int:
 def _run(plan: dict[str, Any], say: Any) -> int:
     import torch
 
-    from sglwheel.gpucheck import families
-    from sglwheel.gpucheck.harness import Context
-
     device = plan["device"]
     if device == "cuda" and not torch.cuda.is_available():
         say(no_gpu="torch sees no GPU here")
         return 0
+    from sglwheel.gpucheck import families
+    from sglwheel.gpucheck.harness import Context
+
     say(environment=_environment(device))
     say(start="import")
     for module in plan["imports"]:

@@ -52,7 +52,6 @@ def _kernels(facts: Inspection, recipe: KernelRecipe) -> Steps:
     }
     namespaces = sorted({name.split("::")[0] for name in (*recipe.operators, *facts.operators)} - {"?"})
     libraries = [library.path for library in facts.libraries if not library.broken]
-    capabilities = [list(arch.capability) for arch in recipe.build.architectures]
     flash = f"{package}.flash_attn"
     has_flash = any(file.path == f"{package}/flash_attn.py" for file in facts.wheel.files)
     return [
@@ -61,9 +60,9 @@ def _kernels(facts: Inspection, recipe: KernelRecipe) -> Steps:
         *([f"import {module}", "import_module", module] for module in recipe.smoke.imports),
         ["operators", "operators", namespaces],
         ["schemas", "schemas", schemas],
+        ["kernels", "kernels", namespaces],
         ["cpu", "cpu", namespaces],
         *([["fa3-less flash_attn", "without_fa3", flash, off[0]]] if off and has_flash else []),
-        ["gpu", "gpu", capabilities, namespaces],
     ]
 
 

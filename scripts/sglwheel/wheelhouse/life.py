@@ -37,7 +37,7 @@ class GpuReport:
             raise WheelhouseError(
                 f"not a GPU report: {error or type(error).__name__}",
                 where={"file": str(path)},
-                next="on the node: sglwheel smoke <wheel> --gpu required --json",
+                next="on the node: python gpu-check.pyz --wheel <wheel> -o report.json",
             ) from error
 
 
@@ -48,7 +48,8 @@ def promote(house: Wheelhouse, text: str, report: GpuReport) -> Release:
         why = _no_promotion(record, report)
         if why:
             raise WheelhouseError(
-                f"{record.id} stays a candidate: {why}", next="sglwheel smoke <wheel> --gpu required"
+                f"{record.id} stays a candidate: {why}",
+                next="on the node: python gpu-check.pyz --wheel <wheel> -o report.json",
             )
         # The report lies there before the status that rests on it.
         target = house.builds / record.id / f"{record.filename}.gpu.json"
