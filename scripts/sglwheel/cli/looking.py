@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from sglwheel import console, files, recipe
+from sglwheel import console, files
 from sglwheel.cli.options import as_json, override_option, pairs
 from sglwheel.errors import BuildError, UsageError
 from sglwheel.files import Layout
@@ -27,6 +27,7 @@ from sglwheel.files import Layout
 @as_json
 def timeline(name: str, tree: str | None, output: Path | None, as_json: bool) -> None:
     """Say where the time of a build of recipe NAME went: which compiler ran when, in how much memory."""
+    from sglwheel import recipe
     from sglwheel import timeline as timelines
     from sglwheel.timeline import page
 
