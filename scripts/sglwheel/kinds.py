@@ -59,6 +59,7 @@ class Made:
             "fingerprint": self.built.fingerprint,
             "patches": [vars(state) for state in self.patched.patches],
             "build": {**self.costs(), "steps": self.built.steps, "reused": self.built.reused},
+            "compiler_cache": dict(self.built.cache),
             "bytes_fetched": self.bytes_fetched,
         }
 

@@ -22,7 +22,7 @@ from sglwheel.source import sourcelock
 from sglwheel.toolchain import packages, wheels
 from sglwheel.toolchain.pylocks import Pylocks
 
-KINDS = ("git", "sources", "urls", "wheels", "envs", "toolkits", "torch-symbols")
+KINDS = ("git", "sources", "urls", "wheels", "envs", "toolkits", "torch-symbols", "compiler-cache")
 _DAY = 86_400.0
 # Younger scratch may be somebody's download that is still running.
 _SCRATCH_DAYS = 1.0

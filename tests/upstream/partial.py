@@ -23,7 +23,7 @@ def configured(
     fetched = source.dependencies(patched, recipe, layout, context.mirrors, overrides)
     tree, said = BuildTree(layout.work / recipe.id / "partial"), Transcript()
     tree.copy_source(patched.path)
-    tree.copy_launcher()
+    tree.copy_programs()
     invocation = Invocation(recipe, env, tree, int(context.checkout.date.timestamp()))
     definitions = invocation.definitions(source.materialize(fetched, tree.dependencies))
     tree.new_configuration()

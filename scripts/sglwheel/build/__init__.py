@@ -6,13 +6,13 @@ import resource
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglwheel import console, files, process, series, source
-from sglwheel.build import configuring, fingerprint, happened
+from sglwheel.build import cacheledger, cachewatch, configuring, fingerprint, happened
 from sglwheel.build.admission import Governor
 from sglwheel.build.budget import Allowance, Budget
 from sglwheel.build.buildtree import BuildTree, Result
@@ -30,13 +30,13 @@ from sglwheel.patching import proofs
 if TYPE_CHECKING:
     from sglwheel.files import Layout
     from sglwheel.patching import PatchedTree
-    from sglwheel.recipe import Recipe
+    from sglwheel.recipe import KernelRecipe
     from sglwheel.source import Dependencies
     from sglwheel.toolchain import BuildEnv
 
-# What a waiting launcher has for itself, measured with CPython 3.11 and 3.13; all together get this part of
-# the memory, so that the governor can choose among as many units as possible.
-_LAUNCHER_BYTES = 5 << 20
+# What a waiting launcher has for itself (two interpreters and ccache), measured with CPython 3.11 and 3.13;
+# all together get this part of the memory, so that the governor can choose among as many units as possible.
+_LAUNCHER_BYTES = 12 << 20
 _LAUNCHERS_SHARE = 50
 _LAUNCHERS_MOST = 512
 
@@ -54,10 +54,12 @@ class BuiltWheel:
     peak_bytes: int
     steps: int
     reused: bool
+    cache: Mapping[str, Any] = field(default_factory=dict)
+    """What the compiler cache did in the run that finished the tree."""
 
 
 def build(
-    recipe: Recipe,
+    recipe: KernelRecipe,
     patched: PatchedTree,
     dependencies: Dependencies,
     env: BuildEnv,
@@ -100,11 +102,12 @@ def build(
         peak_bytes=result.peak_bytes,
         steps=result.steps,
         reused=reused,
+        cache=tree.read("cache.json"),
     )
 
 
 def configure(
-    recipe: Recipe,
+    recipe: KernelRecipe,
     patched: PatchedTree,
     dependencies: Dependencies,
     env: BuildEnv,
@@ -141,7 +144,7 @@ class _Run:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: KernelRecipe,
         patched: PatchedTree,
         dependencies: Dependencies,
         env: BuildEnv,
@@ -190,12 +193,7 @@ class _Run:
     def _pending(self) -> list[str]:
         """Object files that are still to be compiled."""
         # Not a dry run: with CONFIGURE_DEPENDS globs it stops at running CMake again.
-        listed = process.run(
-            [self.env.bin / "ninja", "-C", self.tree.cmake, "-t", "inputs", "all"],
-            failure=BuildError,
-            env=self.invocation.environment(),
-            what="asking ninja for the units",
-        )
+        listed = self._ninja("-t", "inputs", "all", what="asking ninja for the units")
         units = [line for line in listed.stdout.splitlines() if line.endswith((".o", ".obj"))]
         return self.tree.missing(units)
 
@@ -214,10 +212,16 @@ class _Run:
             f"{len(units)} units to compile, about {console.format_seconds(forecast.total_seconds)} of CPU;"
             f" {budget.slots} at a time, in {console.format_bytes(room)} of memory"
         )
+        cache = cachewatch.CacheWatch.of(self.recipe, self.layout, tree, self.env, self.invocation.prefixes)
+
+        def follow(line: str) -> None:
+            said.feed(line)
+            cache.follow()
+
         wide = max(budget.slots + 16, room // _LAUNCHERS_SHARE // _LAUNCHER_BYTES)
         governor = Governor(self.costs, budget, history=self.history, recording=Recording(self.recording))
         with console.live("compile") as show:
-            governor.on_tick = Live(show, said, forecast)
+            governor.on_tick, cache.on_hit = Live(show, said, forecast), governor.served
             try:
                 with governor:
                     done = process.stream(
@@ -226,8 +230,9 @@ class _Run:
                         log=self.log,
                         env=self.invocation.environment(
                             admission=governor.address, wide=min(wide, _LAUNCHERS_MOST)
-                        ),
-                        on_line=said.feed,
+                        )
+                        | cache.begin(),
+                        on_line=follow,
                     )
             except Interrupted:
                 tree.end_leftovers()
@@ -238,6 +243,8 @@ class _Run:
             raise compile_error(said, done, self.log, tree, again=governor.state.again)
         for line in happened.summary(happened.read(self.recording)):
             console.detail(line)
+        if cache.on:
+            self._account_cache(cache)
         wheels = sorted(tree.raw.glob("*.whl"))
         if len(wheels) != 1:
             raise BuildError(
@@ -246,6 +253,18 @@ class _Run:
                 log=self.log,
             )
         return replace(spent, wheel=wheels[0].name, sha256=files.sha256(wheels[0]))
+
+    def _account_cache(self, cache: cachewatch.CacheWatch) -> None:
+        """Say and keep what the compiler cache did, and why units missed."""
+        listed = self._ninja("-t", "deps", what="asking ninja for what units are made of").stdout
+        report = cacheledger.account(cache, self.recipe.id, listed)
+        self.tree.write("cache.json", report.to_json())
+        for line in report.render():
+            console.detail(line)
+
+    def _ninja(self, *words: str, what: str) -> process.Completed:
+        argv: list[process.Argument] = [self.env.bin / "ninja", "-C", self.tree.cmake, *words]
+        return process.run(argv, failure=BuildError, env=self.invocation.environment(), what=what)
 
     def _account(self, state: State, seconds: float, cpu: float, said: Transcript) -> Result:
         """Add this run's costs to those of the runs before it, in a note that survives an interruption."""

@@ -99,6 +99,12 @@ class Governor:
         self._history.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
+    def served(self, unit: str, cache: str) -> None:
+        """A cache had the object of `unit`: nothing was admitted. For any thread."""
+        done = Finished(unit, 0, 0.0, 0.0, 0, cache)
+        self._recording.compiled(done, "done", time.monotonic())
+        self.state.finished.append(done)
+
     def _serve(self) -> None:
         looked = shown = 0.0
         while not self._stop.is_set():

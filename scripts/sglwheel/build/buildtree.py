@@ -67,6 +67,11 @@ class BuildTree:
         return self.path / "reproducible.py"
 
     @property
+    def cached(self) -> Path:
+        """What asks the compiler cache; above the launcher in every compile command."""
+        return self.path / "cached.py"
+
+    @property
     def lock(self) -> Path:
         return self.path.with_name(self.path.name + ".lock")
 
@@ -85,7 +90,7 @@ class BuildTree:
 
     def copy_programs(self) -> None:
         """Put what stands in front of the compilers into the tree; the same bytes keep their time stamp."""
-        for path in (self.launcher, self.reproducible):
+        for path in (self.cached, self.launcher, self.reproducible):
             text = (resources.files("sglwheel.build") / "data" / path.name).read_bytes()
             if not path.is_file() or path.read_bytes() != text:
                 files.write_atomic(path, text)

@@ -52,7 +52,8 @@ class Invocation:
 
     def definitions(self, fetched: Mapping[str, Path]) -> dict[str, str]:
         """CMake's cache entries: the recipe's options, and what the tool decides."""
-        launcher = f"{self.env.python};-I;-S;{self.tree.launcher}"
+        programs = (self.tree.cached, self.tree.launcher)
+        launcher = ";".join(f"{self.env.python};-I;-S;{path}" for path in programs)
         values = {key: fingerprint.cmake_value(value) for key, value in self.recipe.options.items()}
         values |= {
             "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
@@ -68,6 +69,17 @@ class Invocation:
         values |= {f"FETCHCONTENT_SOURCE_DIR_{name.upper()}": str(path) for name, path in fetched.items()}
         return values
 
+    @property
+    def prefixes(self) -> dict[Path, str]:
+        """The toolchain's directories, and the words that stand for them wherever they lie."""
+        found = {self.env.cuda_home: "cuda", self.env.python.parent.parent: "environment"}
+        if self.env.torch.record:
+            found[self.env.torch.path.parent] = "site-packages"
+        interpreter = self.env.python.resolve().parent.parent
+        if interpreter != Path("/usr"):
+            found.setdefault(interpreter, "python")
+        return found
+
     def environment(self, *, admission: str = "", wide: int = 1) -> dict[str, str]:
         """All of it; ninja starts `wide` launchers at once, the governor at `admission` lets them in."""
         values = {k: v for k, v in self.env.environment.items() if not k.lower().endswith("_proxy")}
@@ -82,16 +94,7 @@ class Invocation:
         if admission:
             values["SGLWHEEL_ADMISSION"] = admission
         # No path of this host in __FILE__: relative to the tree, or to what stands for the toolchain.
-        prefixes = {
-            self.env.cuda_home: "cuda",
-            self.env.python.parent.parent: "environment",
-            self.tree.path: ".",
-        }
-        if self.env.torch.record:
-            prefixes[self.env.torch.path.parent] = "site-packages"
-        interpreter = self.env.python.resolve().parent.parent
-        if interpreter != Path("/usr"):
-            prefixes.setdefault(interpreter, "python")
+        prefixes = self.prefixes | {self.tree.path: "."}
         maps = [f"-ffile-prefix-map={path}={short}" for path, short in prefixes.items()]
         for key in ("CFLAGS", "CXXFLAGS"):
             values[key] = " ".join([values.get(key, ""), *maps]).strip()

@@ -91,6 +91,11 @@ class KernelBuild(Build):
     ninja_version: ToolVersion = Field(cast(Version, "1.13.0"), validate_default=True)
     scikit_build_core_version: ToolVersion = Field(cast(Version, "0.11.6"), validate_default=True)
     cmake: dict[CMakeKey, bool | int | str] = Field(default_factory=dict)
+    compiler_cache: str = Field(
+        "local",
+        description="off, local (this host's), or the url of a shared one (redis, http, file); "
+        "SGLWHEEL_COMPILER_CACHE overrules it",
+    )
     host_libraries: Array[Literal["numa"]] = Field(
         (), description="libraries whose headers no Python package brings: the preflight looks for them"
     )
