@@ -171,6 +171,17 @@ def test_a_node_that_does_not_fit_is_told_why(
     assert said in before["by"][rule][1]
 
 
+def test_before_every_start_gpu_and_driver_are_looked_at_too(world: World, node: Node) -> None:
+    root = world.release.root
+    node.shell(node.check(root, "before")["line"])
+    assert node.check(root, "start")["ok"]
+    # The card was swapped after installing: the wheel is still ours, and has no code for this one.
+    node.gpu("NVIDIA H100", "9.0")
+    assert node.check(root, "after")["ok"]
+    start = node.check(root, "start")
+    assert {name for name, (status, _) in start["by"].items() if status == "failed"} == {"gpu"}
+
+
 def test_a_node_without_torch_or_with_another_cuda_is_told(world: World, tmp_path: Path) -> None:
     bare = Node(tmp_path / "bare", cache=tmp_path / "cache")
     assert bare.check(world.release.root, "before")["by"]["torch"][1].startswith("none is installed")

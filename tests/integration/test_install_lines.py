@@ -179,6 +179,9 @@ def test_the_requirements_file_checks_the_hash(
     assert done.returncode != 0
     assert "hash" in (done.stdout + done.stderr).lower()
     assert node.packages() == {"torch": "2.12.0"}
+    wrong = world.node(request.node.name + "-wrong", "2.11.0", client)
+    assert wrong.shell(command + str(good), ok=False).returncode != 0
+    assert wrong.packages() == {"torch": "2.11.0"}
     node.shell(command + str(good))
     published = world.release.directory / "requirements.txt"
     node.shell(command + shlex.quote(str(published)), WHEELHOUSE=str(world.release.root))
