@@ -9,9 +9,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from sglwheel.inspect.distinfo import record_digest
 from sglwheel.inspect.libraries import Library
 from sglwheel.inspect.report import REBUILD, Finding, Subject, listed
-from sglwheel.inspect.wheelfile import record_digest
 
 # Two names of one project: both own the directory sgl_kernel/.
 _SAME_FILES = frozenset({"sgl-kernel", "sglang-kernel"})

@@ -6,11 +6,7 @@ paths inside it never become paths on this host.
 
 from __future__ import annotations
 
-import base64
-import csv
-import email.parser
 import hashlib
-import io
 import itertools
 import os
 import tempfile
@@ -23,11 +19,10 @@ from email.message import Message
 from pathlib import Path, PurePosixPath
 
 from packaging.tags import Tag, parse_tag
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-from packaging.version import Version
 
 from sglwheel.errors import InspectionError
-from sglwheel.inspect import members, operators
+from sglwheel.inspect import distinfo, members, operators
+from sglwheel.inspect.distinfo import Name, RecordEntry
 from sglwheel.inspect.skeleton import SkeletonWriter
 
 # The largest wheel that is published unpacks to 1.6 GB in 700 files.
@@ -46,16 +41,6 @@ Analyse = Callable[[str, Path, Holes], None]
 
 
 @dataclass(frozen=True)
-class Name:
-    """What a wheel's file name says."""
-
-    distribution: str
-    version: Version
-    build: str
-    tags: frozenset[Tag]
-
-
-@dataclass(frozen=True)
 class File:
     """One file in the wheel."""
 
@@ -63,15 +48,6 @@ class File:
     size: int
     stored: int
     sha256: str
-
-
-@dataclass(frozen=True)
-class RecordEntry:
-    """One line of RECORD."""
-
-    path: str
-    digest: str
-    size: str
 
 
 @dataclass(frozen=True)
@@ -153,7 +129,7 @@ def read(path: Path, analyse: Analyse, *, whole: bool = False) -> WheelFile:
         path=path,
         sha256=digest,
         size=size,
-        name=_parse_name(path.name),
+        name=distinfo.parse_name(path.name),
         dist_info=tuple(
             sorted({f.path.split("/", 1)[0] for f in files if f.path.split("/", 1)[0].endswith(".dist-info")})
         ),
@@ -161,9 +137,9 @@ def read(path: Path, analyse: Analyse, *, whole: bool = False) -> WheelFile:
         duplicates=tuple(sorted(name for name, count in counted.items() if count > 1)),
         unsafe=tuple(sorted(name for name in counted if _unsafe(name))),
         damaged=tuple(sorted(job.damaged)),
-        metadata=_message(job.texts, "METADATA"),
-        wheel=_message(job.texts, "WHEEL"),
-        record=_record(job.texts),
+        metadata=distinfo.message(job.texts, "METADATA"),
+        wheel=distinfo.message(job.texts, "WHEEL"),
+        record=distinfo.record(job.texts),
         uses=frozenset(job.uses),
     )
 
@@ -261,40 +237,3 @@ def _is_text(name: str) -> bool:
 def _unsafe(name: str) -> bool:
     path = PurePosixPath(name)
     return not path.parts or path.is_absolute() or ".." in path.parts or any(c in name for c in "\\\0:")
-
-
-def _parse_name(file_name: str) -> Name | None:
-    try:
-        distribution, version, build, tags = parse_wheel_filename(file_name)
-    except InvalidWheelFilename:
-        return None
-    return Name(str(distribution), version, "".join(map(str, build)), tags)
-
-
-def _dist_info_text(texts: dict[str, bytes], name: str) -> bytes | None:
-    found = [key for key in texts if key.endswith(f".dist-info/{name}") and key.count("/") == 1]
-    return texts[found[0]] if len(found) == 1 else None
-
-
-def _message(texts: dict[str, bytes], name: str) -> Message[str, str] | None:
-    content = _dist_info_text(texts, name)
-    if content is None:
-        return None
-    return email.parser.Parser().parsestr(content.decode("utf-8", "replace"), headersonly=True)
-
-
-def _record(texts: dict[str, bytes]) -> tuple[RecordEntry, ...] | None:
-    content = _dist_info_text(texts, "RECORD")
-    if content is None:
-        return None
-    rows = csv.reader(io.StringIO(content.decode("utf-8", "replace"), newline=""))
-    try:
-        return tuple(RecordEntry(*[*row, "", "", ""][:3]) for row in rows if row)
-    except csv.Error:
-        return None
-
-
-def record_digest(sha256: str) -> str:
-    """A hex digest as RECORD writes it: `sha256=…` in unpadded base64."""
-    encoded = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
-    return f"sha256={encoded}"
