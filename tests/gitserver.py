@@ -99,7 +99,7 @@ class GitServer:
         to.end_headers()
         try:
             if fault == "stall":
-                time.sleep(4)
+                time.sleep(5)
             elif fault == "cut":
                 content = content[: content.index(b"PACK") + 40]
             elif fault == "flip":

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ def examine(
     return row
 
 
-def render(rows: Mapping[str, Mapping[str, Any]]) -> str:
+def render(rows: Sequence[Mapping[str, Any]]) -> str:
     """The page: a table, and the reasons of those that do not work."""
     lines = [
         "# Toolchains that cu130's series works with",
@@ -127,7 +127,7 @@ def render(rows: Mapping[str, Mapping[str, Any]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     notes: list[str] = []
-    for row in rows.values():
+    for row in rows:
         cells = [
             row["cuda"],
             row.get("nvcc", ""),
@@ -138,7 +138,7 @@ def render(rows: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append("| " + " | ".join((*cells, ", ".join(row.get("patches", [])))) + " |")
         if "why" in row:
             notes.append(f"- CUDA {row['cuda']}, CMake {row['cmake']}, torch {row['torch']}: {row['why']}")
-    hosts = sorted({row["host"] for row in rows.values() if "host" in row})
+    hosts = sorted({row["host"] for row in rows if "host" in row})
     lines += ["", f"Host compiler: {', '.join(hosts)}."]
     if notes:
         lines += ["", "## Not", "", *notes]
@@ -165,7 +165,9 @@ def main() -> None:
             console.detail(f"{rows[one.name]['result']} {rows[one.name].get('why', '')}")
         files.write_atomic(RESULTS, json.dumps(rows, indent=1) + "\n")
         shutil.rmtree(layout.root, ignore_errors=True)
-    files.write_atomic(PAGE, render({one.name: rows[one.name] for one in combinations() if one.name in rows}))
+    every = dict.fromkeys(combinations())
+    listed = [rows.get(one.name, {**vars(one), "result": "not run"}) for one in every]
+    files.write_atomic(PAGE, render(listed))
 
 
 if __name__ == "__main__":

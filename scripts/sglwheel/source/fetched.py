@@ -158,15 +158,26 @@ class Fetcher:
     def _url(self, declaration: Declaration, pin: Pin | None) -> _Place:
         sha256 = pin.sha256 if pin else None
         forge = downloads.forge_archive(declaration.url)
+        tried: dict[str, str] = {}
         if forge and self.mirrors.mapped(forge[0]) and not self._has_file(declaration, sha256):
-            store = GitStore.open(forge[0], self.layout, self.mirrors)
-            commit = _commit(store, forge[1], pin)
-            received = store.commit(commit)
-            tree = store.git.tree(commit)
-            if pin and pin.tree and pin.tree != tree:
-                raise _contradiction(self.recipe.id, f"the tree of {commit}", tree, pin.tree)
-            return _Place("tree-of-commit", received, (store, commit))
-        found = downloads.download(declaration.urls, declaration.requested, sha256, self.layout, self.mirrors)
+            try:
+                store = GitStore.open(forge[0], self.layout, self.mirrors)
+                commit = _commit(store, forge[1], pin)
+                received = store.commit(commit)
+            except SourceError as error:
+                # What stands for a forge may have its archives alone, as upstream's GITHUB_ARTIFACTORY does.
+                tried = dict(error.where)
+            else:
+                tree = store.git.tree(commit)
+                if pin and pin.tree and pin.tree != tree:
+                    raise _contradiction(self.recipe.id, f"the tree of {commit}", tree, pin.tree)
+                return _Place("tree-of-commit", received, (store, commit))
+        try:
+            found = downloads.download(
+                declaration.urls, declaration.requested, sha256, self.layout, self.mirrors
+            )
+        except SourceError as error:
+            raise SourceError(error.what, where={**tried, **error.where}, next=error.next) from error
         return _Place(found.via, found.received, directory=found.path, sha256=found.sha256)
 
     def _has_file(self, declaration: Declaration, sha256: str | None) -> bool:

@@ -23,9 +23,11 @@ WAIT = tenacity.wait_exponential(min=1, max=10)
 # A server that stalls for a minute is not there; git itself would wait for ever.
 PATIENCE = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=60")
 _ANY_STATUS = range(-64, 256)
-_TRANSIENT = re.compile(
-    r"could not resolve|connection (refused|reset|timed out)|failed to connect|timed out|early eof|rpc failed"
-    r"|hung up unexpectedly|unexpected disconnect|http 5\d\d|error: 5\d\d|error: 429|gnutls|ssl_|tls ",
+# Asking again does not change these. All else may: git words a torn connection in many ways, also as damage.
+_LASTING = re.compile(
+    r"not our ref|no such remote ref|couldn't find remote ref|unadvertised object|terminal prompts disabled"
+    r"|authentication failed|permission denied|not appear to be a git repository|no such file or directory"
+    r"|not found|error: 40[134]",
     re.IGNORECASE,
 )
 _DAMAGED = "sent something else than this id, or damaged data"
@@ -157,7 +159,7 @@ def _fetch(
     def attempt() -> None:
         done = git.run(*words, env=_login(candidate), input=input, user_config=True, accept=_ANY_STATUS)
         if done.returncode:
-            kind = TransientError if _TRANSIENT.search(done.stderr) else SourceError
+            kind = SourceError if _LASTING.search(done.stderr) else TransientError
             raise kind(reason(done.stderr))
 
     attempt()
