@@ -26,7 +26,7 @@ VERBS = {
     "inspect": "Explain any wheel: -- path/to.whl [--torch 2.12.0] [--recipe cu130]",
     "timeline": "Say where a build's time went: -- cu130 [-o timeline.html | -o trace.json]",
     "schema": "Print the JSON schema of recipes.",
-    "smoke": "Import a wheel in a fresh environment: -- path/to.whl --recipe cu130",
+    "smoke": "Import a wheel in a fresh environment: -- path/to.whl --recipe cu130 [--gpu]",
     "install-check": "Install a published wheel with its printed line: -- <wheel name>",
     "publish": "Check and publish a wheel that was built elsewhere: -- path/to.whl --recipe cu130",
     "wheelhouse": "List, promote, yank, verify, clean, copy, serve published wheels: -- list",
@@ -35,7 +35,7 @@ VERBS = {
     "store": "Sizes of the stores, and cleaning up: -- size | gc [--dry-run] [--days 30]",
     "torch": "List torch builds: -- list [--recipe cu130 | --cuda cu130]",
     "pin": "Choose another torch: -- cu130 --torch nightly | nightly:2026-03-07 | 2.12.0",
-    "doctor": "Say what this host lacks: -- [--recipe cu130]",
+    "doctor": "Say what a host lacks: -- [--recipe cu130] | --role node [--python VENV]",
 }
 
 

@@ -171,6 +171,15 @@ def test_kernels_without_nvfp4_need_compilers(node: Node, doctor: Doctor, tmp_pa
     assert failures(doctor()[1]) == {}
 
 
+def test_a_driver_that_tells_no_capability_is_no_traceback(
+    node: Node, doctor: Doctor, tmp_path: Path
+) -> None:
+    node.gpu("[N/A]")
+    node.torch()
+    node.install(kernels(tmp_path / "built"))
+    assert doctor()[1]["architectures"][0].startswith("unknown: RTX PRO 6000: the driver says '[N/A]'")
+
+
 def test_a_precompiled_flashinfer_names_its_cuda_and_torch(
     node: Node, doctor: Doctor, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_file_that_is_no_wheel_is_inspected_with_7(capsys: pytest.CaptureFixtu
         ("rebase", "sample", "--to", "x", "--abort"),
         ("rebase", "sample", "--skip", "x"),
         ("lock", "--check", "--upgrade"),
+        ("smoke", "x.whl", "--recipe", "sample", "--report", "gpu.json"),
         ("patch", "sample", "--edit", "--discard"),
     ],
     ids=" ".join,

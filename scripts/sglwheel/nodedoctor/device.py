@@ -15,6 +15,12 @@ def gpus() -> tuple[Gpu, ...]:
     return tuple(node.gpus())
 
 
+def capability(gpu: Gpu) -> tuple[int, int] | None:
+    """(12, 0); None where the driver does not tell, as old ones do."""
+    major, _, minor = gpu.capability.partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+
+
 def driver(found: Sequence[Gpu], torch: TorchSymbols | None) -> Iterator[Finding]:
     """The driver against the CUDA that torch was built for."""
     if not found:

@@ -12,6 +12,7 @@ from pathlib import Path
 from sglwheel.errors import UsageError
 from sglwheel.inspect import Cause, Library, TorchSymbols, inspect, installed, loader, sonames, undefined
 from sglwheel.nodecheck.node import KERNELS, Gpu
+from sglwheel.nodedoctor import device
 from sglwheel.nodedoctor.diagnosis import Finding
 from sglwheel.nodedoctor.environment import Environment
 
@@ -97,10 +98,12 @@ def architectures(held: Held | None, gpus: Sequence[Gpu]) -> Iterator[Finding]:
         targets = sorted({target for library in held.libraries for target in (*library.sass, *library.ptx)})
         yield Finding("architectures", "unknown", f"no GPU answers; there is code for {', '.join(targets)}")
     for text in seen:
-        major, _, minor = text.partition(".")
-        capability = (int(major), int(minor))
+        gpu = next(gpu for gpu in gpus if gpu.capability == text)
+        name, capability = gpu.name, device.capability(gpu)
+        if capability is None:
+            yield Finding("architectures", "unknown", f"{name}: the driver says {text!r} for its capability")
+            continue
         choice = loader.choose(held.libraries, capability)
-        name = next(gpu.name for gpu in gpus if gpu.capability == text)
         if choice.runs:
             yield Finding(
                 "architectures", "passed", f"{name} ({text}) runs {choice.runs} of {choice.library}"
@@ -176,7 +179,10 @@ def compilers(held: Held | None, gpus: Sequence[Gpu]) -> Iterator[Finding]:
     if held is None:
         return
     reasons = []
-    if any(float(gpu.capability) >= 10 for gpu in gpus) and not held.operators >= _FP4_OPERATORS:
+    if (
+        any((device.capability(gpu) or (0, 0)) >= (10, 0) for gpu in gpus)
+        and not held.operators >= _FP4_OPERATORS
+    ):
         reasons.append("NVFP4 is not compiled ahead of time in these kernels")
     if "deep_gemm" in held.packages:
         reasons.append("DeepGEMM compiles its kernels when they are first used")

@@ -41,7 +41,7 @@ def kv_cache(checkpoint: Path | None) -> Iterator[Finding]:
         yield Finding("kv cache", "passed", f"{_CONFIG} declares none: they stay in the model's type")
         return
     scales = _has_scales(checkpoint)
-    said = {True: "with scales in the checkpoint", False: "without scales: 1.0 is used"}.get(scales, "")  # type: ignore[arg-type]
+    said = {True: "with scales in the checkpoint", False: "without scales: 1.0 is used", None: ""}[scales]
     yield Finding(
         "kv cache",
         "passed" if scales else "failed",
