@@ -130,7 +130,9 @@ def _judge(backend: Any, context: Any) -> dict[str, Any]:
         if not known:
             return _result("not proven", f"refuses compute capability {here}: {said}", trials)
         return _wrong(backend, context, said, trials)
-    worst = max((trial["error"] for trial in trials), default=0.0)
+    if not trials:
+        return _result("not proven", "no shape of it is as small as --largest asks for", trials)
+    worst = max(trial["error"] for trial in trials)
     return _result("passed", f"{len(trials)} shapes, at most {worst:.2f} of the bound", trials)
 
 
