@@ -110,7 +110,7 @@ def browser(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Measure what building is worth and costs: -- [scaled | sixteen | recorded | noop | upstream]."""
+    """Measure what building is worth and costs: -- [scaled | sixteen | recorded | noop | warm | upstream]."""
     run(session, "--group", "tests", "sglwheel", "bench")
 
 
@@ -118,6 +118,12 @@ def bench(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Fuzz what reads foreign wheels: -- elf | fatbin | record | wheel [-max_total_time=600]"""
     run(session, "--group", "tests", "--group", "fuzz", "python", "tests/fuzz/run.py")
+
+
+@nox.session(venv_backend="none")
+def soak(session: nox.Session) -> None:
+    """Kill everything at many moments of a build of the sample; an hour: -- [--kills 60]."""
+    run(session, "--group", "tests", "python", "tests/soak/kill_loop.py")
 
 
 @nox.session(venv_backend="none")

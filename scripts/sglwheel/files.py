@@ -7,15 +7,18 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
 
+from sglwheel import console
 from sglwheel.errors import SglwheelError, UsageError
 
+_PATIENCE = 1.0  # seconds before a wait is worth a word
 # https://bford.info/cachedir/ : backup tools and people know by this file that a directory may be deleted.
 _SMALL = 1 << 16
 _CACHE_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# sglwheel keeps what it can make again here.\n"
@@ -182,22 +185,38 @@ def swap_directories(one: Path, other: Path) -> None:
 def locked(
     path: Path, *, failure: type[SglwheelError], what: str, timeout: float = -1, next: str | None = None
 ) -> Iterator[None]:
-    """Hold an advisory lock that the system releases when we die. `timeout` in seconds, negative = wait."""
+    """Hold an advisory lock that the system releases when we die, however we die.
+
+    `timeout` in seconds, negative = wait. Who waits says for whom; who does not raises `failure` and says it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(path)
+    lock, holder = filelock.FileLock(path), path.with_suffix(".holder")
     try:
-        lock.acquire(timeout=timeout)
+        lock.acquire(timeout=timeout if 0 <= timeout < _PATIENCE else _PATIENCE)
     except filelock.Timeout as error:
-        holder = path.with_suffix(".holder")
-        who = holder.read_text().strip() if holder.is_file() else "another process"
-        raise failure(f"{what} is in use by {who}", where={"lock": str(path)}, next=next) from error
-    holder = path.with_suffix(".holder")
+        used = f"{what} is in use by {_text(holder) or 'another process'}"
+        if 0 <= timeout <= _PATIENCE:
+            raise failure(used, where={"lock": str(path)}, next=next) from error
+        console.detail(f"{used}: waiting for its end")
+        try:
+            lock.acquire(timeout=timeout if timeout < 0 else timeout - _PATIENCE)
+        except filelock.Timeout:
+            raise failure(used, where={"lock": str(path)}, next=next) from error
     try:
-        holder.write_text(f"process {os.getpid()}\n")
+        # A full disk is no reason not to hold what is held.
+        with suppress(OSError):
+            holder.write_text(f"process {os.getpid()} (since {time.strftime('%H:%M:%S')})\n")
         yield
     finally:
         holder.unlink(missing_ok=True)
         lock.release()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
 
 
 def cache_directory(path: Path) -> Path:

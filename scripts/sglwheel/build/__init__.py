@@ -175,6 +175,9 @@ class _Run:
         ended = tree.end_leftovers()
         if ended:
             console.detail(f"ended {ended} processes that an earlier run left behind")
+        doubtful = tree.distrust_unsynced()
+        if doubtful:
+            console.detail(f"this host started again meanwhile: {doubtful} objects are made again")
         tree.copy_source(self.patched.path)
         tree.copy_programs()
         fetched = source.materialize(self.dependencies, tree.dependencies)

@@ -15,6 +15,8 @@ from typing import Any
 
 from sglwheel import files
 
+_MADE = (".o", ".obj", ".a", ".so")
+_UNSYNCED_SECONDS = 120.0
 TREE_VARIABLE = "SGLWHEEL_TREE"  # in the environment of every process of a build
 
 
@@ -138,6 +140,28 @@ class BuildTree:
         query.parent.mkdir(parents=True)
         query.touch()
 
+    def distrust_unsynced(self) -> int:
+        """After a reboot in mid-build: drop what may never have reached the disk; how much that was.
+
+        The kernel writes a file's bytes half a minute after they were written to it (dirty_expire_centisecs),
+        in no promised order: ninja's log may speak of an object of which only the name is there.
+        """
+        boot, before = boot_id(), str(self.read("boot.json").get("boot", ""))
+        doubtful: list[Path] = []
+        if before not in ("", boot):
+            made = [path for path in self.cmake.rglob("*") if path.suffix in _MADE and path.is_file()]
+            times = {path: path.stat().st_mtime for path in made}
+            last = max(times.values(), default=0.0)
+            doubtful = [path for path, time in times.items() if time > last - _UNSYNCED_SECONDS]
+            for path in doubtful:
+                path.unlink()
+            # Copies of what is kept elsewhere, with the same times: to make them again costs no compile.
+            shutil.rmtree(self.source, ignore_errors=True)
+            shutil.rmtree(self.dependencies, ignore_errors=True)
+        if before != boot:
+            self.write("boot.json", {"boot": boot})
+        return len(doubtful)
+
     def end_leftovers(self) -> int:
         """End compilers that outlived a killed run; return how many there were.
 
@@ -157,6 +181,14 @@ class BuildTree:
             if not _processes(mark):
                 break
         return len(found)
+
+
+def boot_id() -> str:
+    """What is another after each boot; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _processes(mark: bytes) -> list[int]:
