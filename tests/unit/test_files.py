@@ -61,7 +61,7 @@ def test_a_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:
     child = context.Process(target=_hold, args=(tmp_path / "lock", ready, done))
     child.start()
     try:
-        assert ready.wait(30)
+        assert ready.wait(120)
         with (
             pytest.raises(BuildError, match=f"tree is in use by process {child.pid}"),
             files.locked(tmp_path / "lock", failure=BuildError, what="tree", timeout=0.1),

@@ -72,7 +72,7 @@ Part = Callable[[Setting], Iterator[Ratio]]
 
 def parts() -> Mapping[str, Part]:
     """Everything that can be measured, by name, in the order of the report."""
-    from sglwheel.bench import scheduling, upstream, verbs
+    from sglwheel.bench import caching, scheduling, upstream, verbs
 
     return {
         "scaled": scheduling.scaled,
@@ -80,8 +80,9 @@ def parts() -> Mapping[str, Part]:
         "simulated": scheduling.simulated,
         "recorded": verbs.recorded,
         "noop": verbs.noop,
+        "warm": caching.warm,
         "upstream": upstream.flags,
     }
 
 
-USUAL = ("simulated", "scaled", "sixteen", "recorded", "noop")  # `upstream` costs CPU hours
+USUAL = ("simulated", "scaled", "sixteen", "recorded", "noop", "warm")  # `upstream` costs CPU hours

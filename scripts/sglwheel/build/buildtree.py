@@ -152,7 +152,7 @@ class BuildTree:
             made = [path for path in self.cmake.rglob("*") if path.suffix in _MADE and path.is_file()]
             times = {path: path.stat().st_mtime for path in made}
             last = max(times.values(), default=0.0)
-            doubtful = [path for path, time in times.items() if time > last - _UNSYNCED_SECONDS]
+            doubtful = [path for path, when in times.items() if when > last - _UNSYNCED_SECONDS]
             for path in doubtful:
                 path.unlink()
             # Copies of what is kept elsewhere, with the same times: to make them again costs no compile.

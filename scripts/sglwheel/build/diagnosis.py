@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sglwheel.errors import BuildError
 from sglwheel.process import Completed, describe_status
 
 _LINES = 12
+_FULL_BYTES = 1 << 20
 
 
 def configure_error(said: Transcript, done: Completed, log: Path, tree: BuildTree) -> BuildError:
@@ -22,7 +24,7 @@ def configure_error(said: Transcript, done: Completed, log: Path, tree: BuildTre
         return _unexplained("configuring failed", done, log, tree)
     place, message = found
     where = {"file": _short(place, tree)} if place else {}
-    return BuildError(f"CMake cannot configure: {message}", where=where, log=log)
+    return BuildError(f"CMake cannot configure: {message}", where=where, next=_room(tree), log=log)
 
 
 def exceeds_host(giants: Sequence[tuple[str, Cost]], limit: int) -> BuildError:
@@ -74,7 +76,7 @@ def compile_error(
     if tail:
         where["output"] = "\n".join(_short(line[:300], tree) for line in tail)
     verb = "does not link" if not failure.output.endswith((".o", ".obj")) else "does not compile"
-    return BuildError(f"{unit} {verb}: {_short(message, tree)}", where=where, log=log)
+    return BuildError(f"{unit} {verb}: {_short(message, tree)}", where=where, next=_room(tree), log=log)
 
 
 def _unexplained(what: str, done: Completed, log: Path, tree: BuildTree) -> BuildError:
@@ -82,8 +84,16 @@ def _unexplained(what: str, done: Completed, log: Path, tree: BuildTree) -> Buil
     return BuildError(
         f"{what} ({describe_status(done.returncode)})",
         where={"output": _short("\n".join(lines), tree)},
+        next=_room(tree),
         log=log,
     )
+
+
+def _room(tree: BuildTree) -> str | None:
+    """What to do first where the disk is full: tools then fail in many words that do not say so."""
+    if shutil.disk_usage(tree.path).free >= _FULL_BYTES:
+        return None
+    return f"the disk of {tree.path} is full: free some of it, then run the same command again"
 
 
 def _short(text: str, tree: BuildTree) -> str:
