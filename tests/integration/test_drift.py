@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from patchworld import CMAKE, DIRECTORY, TRAILERS, World, simple, with_line
-from sglwheel import drift, process
+from sglwheel import drift, git, process
 from sglwheel.drift import Drift, driftview, history, lineage
 from sglwheel.errors import PatchError, UsageError
 from sglwheel.git import Git, objects
@@ -363,14 +363,14 @@ def test_lineage_has_history_without_files_and_asks_when_it_must(world: World) -
 @pytest.mark.parametrize("text", ["git version 2.38.1", "git version 1.9", "nonsense", ""])
 def test_an_old_git_is_named(text: str) -> None:
     with pytest.raises(UsageError, match=r"git 2\.39 or later is needed"):
-        lineage.require_git(text)
+        git.judge(text)
 
 
 @pytest.mark.parametrize(
     "text", ["git version 2.39.5", "git version 2.50.0 (Apple Git-1)", "git version 3.0"]
 )
 def test_a_new_enough_git_is_not(text: str) -> None:
-    lineage.require_git(text)
+    git.judge(text)
 
 
 def test_crlf_files_drift_as_others(world: World) -> None:

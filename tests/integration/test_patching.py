@@ -328,13 +328,21 @@ from sglwheel.files import Layout
 world.layout = Layout(Path(sys.argv[3]))
 world.folder = world.layout.patches / "s"
 world.repository = world.root / "upstream"
-patched = world.apply(repository=Path(sys.argv[4]))
+store = Path(sys.argv[4])
+patched = world.apply(repository=store)
+import hashlib
+from sglwheel.patching import exporting
+checkout = world.checkout("HEAD~1", repository=store)
+exported = exporting.reexport(checkout, world.series(), Path(sys.argv[3]) / "scratch", "kernel")
+for patch in world.series().patches:
+    assert exported[patch.name] == patch.text, patch.name
+    print(patch.name, hashlib.sha256(exported[patch.name]).hexdigest())
 mode = (patched.path / "kernel/CMakeLists.txt").stat()
 print(patched.commit, patched.tree, oct(mode.st_mode), mode.st_mtime_ns)
 """
 
 
-def test_two_hosts_get_the_same_commit(world: World, tmp_path: Path) -> None:
+def test_two_hosts_get_the_same_commit_and_the_same_exports(world: World, tmp_path: Path) -> None:
     world.make_patch("p", {LISTS: with_line(CMAKE, 20, "mine()")})
     world.make_patch("q", {f"{DIRECTORY}/dos.txt": "x\r\ny\n"}, subject="naïve: ✓ wide")
     world.commit({LISTS: with_line(CMAKE, 18, "theirs()")})

@@ -8,18 +8,16 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from sglwheel import files, process
+from sglwheel import files
 from sglwheel.drift import history
 from sglwheel.errors import SourceError, UsageError
 from sglwheel.files import Layout
-from sglwheel.git import Git
+from sglwheel.git import Git, require_git
 from sglwheel.mirrors import Mirrors, normal
 from sglwheel.recipe import Recipe
 from sglwheel.source.transport import Transport
 from sglwheel.types import CommitId
 
-# merge-tree --stdin, which tries a patch on a hundred commits in one process, is the youngest thing we need.
-OLDEST_GIT = (2, 39)
 _SETTINGS = (
     ("core.repositoryFormatVersion", "1"),
     ("extensions.partialClone", "origin"),
@@ -44,7 +42,7 @@ class Lineage:
 
         Raises UsageError when git is too old.
         """
-        require_git(process.run(["git", "--version"], failure=UsageError).stdout)
+        require_git()
         key = normal(recipe.source.git)
         slug = re.sub(r"[^a-z0-9]+", "-", key.rpartition("/")[2].lower()).strip("-")
         name = f"history-{slug}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.git"
@@ -89,10 +87,20 @@ class Lineage:
         except UsageError:
             if not full or offline:
                 raise
-            with self._locked():
-                self.transport.fetch(
-                    self.git, ("--filter=blob:none", f"{text}:refs/sglwheel/{text}"), what=f"commit {text}"
-                )
+            try:
+                with self._locked():
+                    self.transport.fetch(
+                        self.git,
+                        ("--filter=blob:none", f"{text}:refs/sglwheel/{text}"),
+                        what=f"commit {text}",
+                    )
+            except SourceError as error:
+                # Asked and answered is the user's mistake; not answered is the network's.
+                if not all(answer.startswith("does not have it") for answer in error.where.values()):
+                    raise
+                raise UsageError(
+                    f"{option} {text!r} names no commit of upstream", where=error.where, next=error.next
+                ) from None
             return history.resolve(self.git, text, tip=tip or self.ref, option=option)
 
     def fetch(self, ids: Iterable[str]) -> None:
@@ -115,15 +123,3 @@ class Lineage:
     def _locked(self) -> AbstractContextManager[None]:
         guard = self.git.path.with_suffix(".lock")
         return files.locked(guard, failure=SourceError, what=f"the history of {self.url}")
-
-
-def require_git(text: str) -> None:
-    """Raise UsageError when git (`text` is what `git --version` says) is older than the oldest that works."""
-    found = re.search(r"(\d+)\.(\d+)", text)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST_GIT:
-        oldest = ".".join(map(str, OLDEST_GIT))
-        raise UsageError(
-            f"git {oldest} or later is needed, for `git merge-tree --stdin`",
-            where={"found": text.strip() or "no git"},
-            next=f"install git {oldest} (Debian 12, RHEL 9, Ubuntu 24.04 have it)",
-        )

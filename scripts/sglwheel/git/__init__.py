@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sglwheel import process
-from sglwheel.errors import SglwheelError, SourceError
+from sglwheel.errors import SglwheelError, SourceError, UsageError
 from sglwheel.process import Completed
 from sglwheel.types import CommitId
 
+# merge-tree --stdin is the youngest thing that we need: it tries a patch on a hundred commits in one process,
+# and ends a stopped `am -3` the same way with every git.
+OLDEST = (2, 39)
 COMMITTER = "sglwheel"
 COMMITTER_EMAIL = "sglwheel@sglwheel.invalid"
 
@@ -153,6 +157,23 @@ class Git:
     def read(self, revision: str, path: str, *, failure: type[SglwheelError] = SourceError) -> str:
         """A file's text at a revision."""
         return self.run("cat-file", "blob", f"{revision}:{path}", failure=failure).stdout
+
+
+def require_git() -> None:
+    """Raise UsageError, once found out, where git is older than the oldest that works."""
+    judge(process.run(["git", "--version"], failure=UsageError, what="git --version").stdout)
+
+
+def judge(text: str) -> None:
+    """Raise UsageError for a git too old; `text` is what `git --version` says."""
+    found = re.search(r"(\d+)\.(\d+)", text)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UsageError(
+            f"git {oldest} or later is needed, for `git merge-tree --stdin`",
+            where={"found": text.strip() or "no git"},
+            next=f"install git {oldest} (Debian 12, RHEL 9, Ubuntu 24.04 have it)",
+        )
 
 
 def environment(*, user_config: bool = False) -> dict[str, str]:

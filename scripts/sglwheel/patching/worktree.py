@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from sglwheel.errors import PatchError
-from sglwheel.git import Git
+from sglwheel.git import Git, require_git
 from sglwheel.git.objects import Scratch, read_blobs, seed
 from sglwheel.process import Completed
 from sglwheel.series.patchfile import Patch
@@ -94,6 +94,7 @@ class Worktree(Tree):
         self._sparse = sparse
 
     def __enter__(self) -> Worktree:
+        require_git()
         self._parent.mkdir(parents=True, exist_ok=True)
         # What a killed run left; the caller holds the lock, so nobody works there.
         for stale in self._parent.glob(".src-*.tmp"):

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from sglwheel import git
 from sglwheel.console import format_bytes
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
 from sglwheel.recipe import KernelRecipe, Recipe
 from sglwheel.toolchain import host
 
-# Blobless fetches, sparse checkouts and `git am -3` as we use them.
-_GIT_FLOOR = Version("2.34")
+_GIT_FLOOR = Version(".".join(map(str, git.OLDEST)))
 # Measured with torch 2.12.0 for CUDA 13.0: 4.9 GB of environment, and 0.3 GB that a toolkit of the same
 # release adds to it (2.0 GB where hard links cannot share the libraries).
 _ENVIRONMENT_BYTES = 5_500_000_000
@@ -122,10 +122,10 @@ def _to_pack(
 ) -> tuple[tuple[Problem, ...], host.Interpreter | None]:
     """What every kind of recipe needs: git, an interpreter, room."""
     problems: list[Problem] = []
-    git = host.git_version()
-    if git is None or git < _GIT_FLOOR:
+    here = host.git_version()
+    if here is None or here < _GIT_FLOOR:
         problems.append(
-            Problem("git", f"need {_GIT_FLOOR} or newer, found {git or 'none'}", _install(_GIT_PACKAGES))
+            Problem("git", f"need {_GIT_FLOOR} or newer, found {here or 'none'}", _install(_GIT_PACKAGES))
         )
     python = borrowed or host.interpreter(recipe.build.python)
     if python is None:
