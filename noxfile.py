@@ -120,6 +120,12 @@ def fuzz(session: nox.Session) -> None:
     run(session, "--group", "tests", "--group", "fuzz", "python", "tests/fuzz/run.py")
 
 
+@nox.session(name="bench-drift", venv_backend="none")
+def bench_drift(session: nox.Session) -> None:
+    """Measure drift beside plain git: ratios of one run. SGLWHEEL_UPSTREAM=1 for the real history, too."""
+    run(session, "--group", "tests", "python", "tests/bench/bench_drift.py")
+
+
 @nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
     """Kill everything at many moments of a build of the sample; an hour: -- [--kills 60]."""

@@ -1,7 +1,7 @@
 """How long drift takes beside plain git, and what it grows with: medians and ratios of one run.
 
-    nox -s bench                         on a generated history, in a minute
-    SGLWHEEL_UPSTREAM=1 nox -s bench     on the real one, too: 2025-10-01 to 2026-08-20, some 11,000 commits
+    nox -s bench-drift                         on a generated history, in a minute
+    SGLWHEEL_UPSTREAM=1 nox -s bench-drift     on the real one, too: some 11,000 commits
 
 Processor time counts (this process and those that it starts), so that a busy host changes little.
 """
@@ -21,18 +21,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from packaging.version import Version  # noqa: E402
+from packaging.version import Version
 
-from patchworld import CMAKE, DIRECTORY, World, simple, with_line  # noqa: E402
-from sglwheel import drift, recipe, series  # noqa: E402
-from sglwheel.drift import Drift  # noqa: E402
-from sglwheel.drift.lineage import Lineage  # noqa: E402
-from sglwheel.errors import SglwheelError  # noqa: E402
-from sglwheel.files import Layout  # noqa: E402
-from sglwheel.git import Git, objects  # noqa: E402
-from sglwheel.mirrors import Mirrors  # noqa: E402
-from sglwheel.patching import trials, worktree  # noqa: E402
-from sglwheel.series.predicates import Facts  # noqa: E402
+from patchworld import CMAKE, DIRECTORY, World, simple, with_line
+from sglwheel import drift, recipe, series
+from sglwheel.drift import Drift
+from sglwheel.drift.lineage import Lineage
+from sglwheel.errors import SglwheelError
+from sglwheel.files import Layout
+from sglwheel.git import Git, objects
+from sglwheel.mirrors import Mirrors
+from sglwheel.patching import trials, worktree
+from sglwheel.series.predicates import Facts
 
 FROM, TO = "2025-10-01", "71de97b264b04dcd514cf904003028aefe9775c8"  # v0.5.18, 2026-08-20
 RUNS = 5

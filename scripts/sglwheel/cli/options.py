@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import click
 
-from sglwheel.errors import UsageError
+from sglwheel.errors import SglwheelError, UsageError
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
     "ki": 1 << 10,
@@ -22,6 +28,28 @@ def size(text: str) -> int:
     if match is None or match[2] not in _UNITS:
         raise click.BadParameter(f"{text!r} is not a size such as 20GiB")
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def failing_as(failure: type[SglwheelError]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """End what the system refuses a verb (a full disk, say) as the error of its stage."""
+
+    def decorate(verb: Callable[_P, _T]) -> Callable[_P, _T]:
+        @functools.wraps(verb)
+        def told(*args: _P.args, **options: _P.kwargs) -> _T:
+            try:
+                return verb(*args, **options)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise failure(
+                    f"{verb.__name__}: {error.strerror or error}",
+                    where={"file": str(error.filename)} if error.filename else None,
+                    next="make room or give access, then run the same command again: it continues",
+                ) from error
+
+        return told
+
+    return decorate
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="the same facts for scripts, on stdout")

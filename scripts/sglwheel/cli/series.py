@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from sglwheel import console
-from sglwheel.cli.options import as_json, torch_option
-from sglwheel.errors import UsageError
+from sglwheel.cli.options import as_json, failing_as, torch_option
+from sglwheel.errors import PatchError, UsageError
 from sglwheel.files import Layout
 
 
@@ -43,6 +43,7 @@ def schema() -> None:
 )
 @click.option("--discard", is_flag=True, help="throw that workspace away")
 @as_json
+@failing_as(PatchError)
 def patch(name: str, torch: str | None, all_patches: bool, edit: bool, discard: bool, as_json: bool) -> None:
     """Apply the series of recipe NAME and say each patch's state and why, or edit it."""
     from sglwheel import pipeline
@@ -75,6 +76,7 @@ def patch(name: str, torch: str | None, all_patches: bool, edit: bool, discard: 
 @click.command()
 @click.argument("name")
 @as_json
+@failing_as(PatchError)
 def export(name: str, as_json: bool) -> None:
     """Write the workspace of `patch --edit` back as recipe NAME's series."""
     from sglwheel import recipe
@@ -94,6 +96,7 @@ def export(name: str, as_json: bool) -> None:
     "--upstream", is_flag=True, help="re-export every series at its commit too, fetching what is needed"
 )
 @as_json
+@failing_as(PatchError)
 def check(upstream: bool, as_json: bool) -> None:
     """Lint every recipe and series, also against each other; what is embedded is re-exported as well."""
     from sglwheel import pipeline, recipe

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from sglwheel import console, files
-from sglwheel.cli.options import as_json, override_option, pairs
-from sglwheel.errors import UsageError
+from sglwheel.cli.options import as_json, failing_as, override_option, pairs
+from sglwheel.errors import PatchError, UsageError
 from sglwheel.files import Layout
 
 
@@ -22,6 +22,7 @@ from sglwheel.files import Layout
     "-o", "--output", type=click.Path(path_type=Path), metavar="FILE.html", help="write the picture as a page"
 )
 @as_json
+@failing_as(PatchError)
 def drift(
     name: str,
     start: str | None,
@@ -75,6 +76,7 @@ def drift(
 @click.option("--series", "new_series", metavar="NAME", help="name of the new series (upstream's version)")
 @override_option
 @as_json
+@failing_as(PatchError)
 def rebase(
     name: str,
     to: str | None,
