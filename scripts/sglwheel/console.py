@@ -127,7 +127,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Board:
-    """A live view: the whole, what each slot does, and a gauge below; `line` says it in one line."""
+    """A live view: the whole, what each slot does, a gauge, and remarks; `line` says it in one line."""
 
     line: str
     share: float
@@ -135,6 +135,7 @@ class Board:
     rows: tuple[Row, ...]
     gauge: float
     gauge_note: str
+    remarks: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -156,30 +157,35 @@ def live(description: str) -> Iterator[Callable[[Board], None]]:
         yield lambda board: view.update(_drawn(description, board))
 
 
-def _drawn(description: str, board: Board) -> rich.table.Table:
+def _drawn(description: str, board: Board) -> rich.console.Group:
     """A board for a terminal, never wider than it and never higher."""
     table = rich.table.Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True, overflow="ellipsis", max_width=44)
+    table.add_column(no_wrap=True, overflow="ellipsis", min_width=20, max_width=44)
     table.add_column(width=_BAR)
-    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis")
     table.add_column(no_wrap=True, justify="right")
 
-    def add(name: str, share: float, note: str, amount: str, style: str, dim: bool = False) -> None:
+    def add(row: Row, style: str, words: str = "") -> None:
         bar = rich.progress_bar.ProgressBar(
-            total=1.0, completed=min(share, 1.0), width=_BAR, complete_style=style, finished_style=style
+            total=1.0, completed=min(row.share, 1.0), width=_BAR, complete_style=style, finished_style=style
         )
-        words = "dim" if dim else ""
-        text = [rich.text.Text(part, words) for part in (f"  {name}", note, amount)]
-        table.add_row(text[0], bar, *text[1:])
+        name, note, amount = (rich.text.Text(text, words) for text in (f"  {row.name}", row.note, row.amount))
+        table.add_row(name, bar, note, amount)
 
-    add(description, board.share, board.note, "", "green")
-    shown = board.rows[: max(1, _stderr.size.height - 5)]
+    add(Row(description, board.share, board.note, ""), "green")
+    shown = board.rows[: max(1, _stderr.size.height - 6)]
     for row in shown:
-        add(f"  {row.name}", row.share, row.note, row.amount, "yellow" if row.share > 1 else "cyan", dim=True)
-    if len(board.rows) > len(shown):
-        table.add_row(rich.text.Text(f"    and {len(board.rows) - len(shown)} more", "dim"))
-    add("memory", board.gauge, board.gauge_note, "", "magenta" if board.gauge < 0.9 else "red")
-    return table
+        add(
+            Row(f"  {row.name}", row.share, row.note, row.amount),
+            "yellow" if row.share > 1 else "cyan",
+            "dim",
+        )
+    add(Row("memory", board.gauge, board.gauge_note, ""), "magenta" if board.gauge < 0.9 else "red")
+    hidden = len(board.rows) - len(shown)
+    remarks = [*([f"{hidden} more compilers"] if hidden else []), *board.remarks]
+    return rich.console.Group(
+        table, *([rich.text.Text(f"  {' · '.join(remarks)}", "dim")] if remarks else [])
+    )
 
 
 def report(error: SglwheelError) -> None:

@@ -17,6 +17,8 @@ import pytest
 
 from buildworld import RECIPE, World
 from sglwheel import files
+from sglwheel.build import happened
+from sglwheel.build.costs import Costs
 from sglwheel.errors import BuildError
 from sglwheel.files import Layout
 
@@ -104,6 +106,32 @@ def test_killed_compiler_is_named(tmp_path: Path) -> None:
     fake.chmod(0o755)
     with pytest.raises(BuildError, match=r"the compiler of units/two.cpp was killed"):
         World(tmp_path / "world", environment={"CXX": str(fake)}).build()
+
+
+def test_a_compiler_that_was_killed_once_is_started_again_and_nobody_notices(tmp_path: Path) -> None:
+    fake, mark = tmp_path / "c++", tmp_path / "killed"
+    fake.write_text(
+        f'#!/bin/sh\ncase "$*" in *units/two.cpp*) [ -e {mark} ] ||'
+        f' {{ touch {mark}; kill -KILL $$; }};; esac\nexec /usr/bin/c++ "$@"\n'
+    )
+    fake.chmod(0o755)
+    built = World(tmp_path / "world", environment={"CXX": str(fake)}).build()
+    assert mark.exists() and built.path.is_file()
+    outcomes = [item.outcome for item in happened.read(built.log.with_suffix(".jsonl")).compiles]
+    assert sorted(outcomes) == ["done"] * 4 + ["killed"]
+
+
+def test_a_unit_that_no_memory_here_could_hold_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    history = world.layout.work / world.recipe.id / "units.jsonl"
+    history.parent.mkdir(parents=True)
+    history.write_text(
+        Costs().line("CMakeFiles/tiny.dir/units/one.cpp.o", code=0, seconds=1, cpu=1, peak=1 << 50)
+    )
+    with pytest.raises(BuildError, match=r"the compiler of units/one.cpp needed 1125.9 TB") as caught:
+        world.build()
+    assert "more memory" in (caught.value.next or "")
+    assert not list(world.layout.work.rglob("*.cpp.o"))
 
 
 def test_configure_error_names_the_line(tmp_path: Path) -> None:

@@ -329,6 +329,27 @@ def test_a_clock_that_jumps_bends_no_recording(tmp_path: Path, monkeypatch: pyte
     assert found.cpu == 2.0
 
 
+def test_the_longest_starts_first_although_it_asks_last(tree: Path) -> None:
+    with Governor(
+        Known(small=10, large=900),
+        slots(1),
+        history=tree / "units.jsonl",
+        expected=2,
+        ledger=Ledger(tree / "ledger"),
+    ) as governor:
+        channels = []
+        for name in ("small", "large"):
+            channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            channel.connect(governor.address)
+            channel.sendall(json.dumps({"unit": f"{name}.o", "pid": os.getpid()}).encode() + b"\n")
+            channels.append(channel)
+            time.sleep(0.3)
+        channels[1].settimeout(20)
+        assert channels[1].recv(16) == b"go\n"
+        for channel in channels:
+            channel.close()
+
+
 def test_three_hundred_launchers_may_wait(tree: Path) -> None:
     """Sockets stand for launchers here: 300 interpreters would be a test of this host's memory."""
     with governing(tree, slots(2)) as governor:

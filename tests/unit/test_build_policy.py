@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglwheel.build.costs import Cost, Costs, too_large
+from sglwheel.build.diagnosis import exceeds_host
 from sglwheel.build.forecast import remaining
 from sglwheel.build.policy import Active, choose, victims
 from sglwheel.build.simulation import Job, in_order, play
@@ -177,6 +178,17 @@ def test_history_of_the_same_flags_counts_first_and_a_quiet_host_tells_the_time(
 
 
 def test_units_that_no_host_like_this_could_compile_are_known_before() -> None:
-    units = ["x.dir/fp8_gemm_kernel.cu.o", "x.dir/small.cu.o", "x.dir/w4a8_grouped_mm_c3x.cu.o"]
+    units = [
+        "CMakeFiles/x.dir/fp8_gemm_kernel.cu.o",
+        "CMakeFiles/x.dir/small.cu.o",
+        "CMakeFiles/x.dir/w4a8_grouped_mm_c3x.cu.o",
+    ]
     found = too_large(units, Costs(), 8 * GIB)
     assert [unit for unit, _ in found] == [units[0], units[2]]
+    assert too_large(["CMakeFiles/x.dir/unheard-of.cu.o"], Costs(), 1) == [], "a guess refuses nothing"
+    error = exceeds_host(found, 8 * GIB)
+    assert error.what == (
+        "the compiler of fp8_gemm_kernel.cu is expected to need 16.3 GB, this build may have 8.6 GB"
+    )
+    assert error.where["units"] == "fp8_gemm_kernel.cu: 16.3 GB\nw4a8_grouped_mm_c3x.cu: 14.6 GB"
+    assert error.next is not None and "docs/build-farm.md" in error.next

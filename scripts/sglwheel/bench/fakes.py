@@ -91,7 +91,11 @@ def governed(fakes: Sequence[Fake], directory: Path, *, slots: int, limit: int |
         slots, limit, None if limit is None else limit // 20, _Roomy() if limit is None else Host()
     )
     governor = Governor(
-        _Table(fakes), budget, history=directory / "units.jsonl", ledger=Ledger(directory / "ledger")
+        _Table(fakes),
+        budget,
+        history=directory / "units.jsonl",
+        expected=len(fakes),
+        ledger=Ledger(directory / "ledger"),
     )
     with governor, _limited(limit, beside=_NINJA + _LAUNCHER * len(fakes)) as jail:
         ran = _ninja(directory, len(fakes), jail, {"SGLWHEEL_ADMISSION": governor.address})

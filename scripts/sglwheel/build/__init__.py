@@ -222,7 +222,14 @@ class _Run:
             cache.follow()
 
         wide = max(budget.slots + 16, room // _LAUNCHERS_SHARE // _LAUNCHER_BYTES)
-        governor = Governor(self.costs, budget, history=self.history, recording=Recording(self.recording))
+        wide = min(wide, _LAUNCHERS_MOST)
+        governor = Governor(
+            self.costs,
+            budget,
+            history=self.history,
+            expected=min(wide, len(units)),
+            recording=Recording(self.recording),
+        )
         with console.live("compile") as show:
             governor.on_tick, cache.on_hit = Live(show, said, forecast), governor.served
             try:
@@ -231,9 +238,7 @@ class _Run:
                         self.invocation.command(tree.raw, definitions),
                         failure=BuildError,
                         log=self.log,
-                        env=self.invocation.environment(
-                            admission=governor.address, wide=min(wide, _LAUNCHERS_MOST)
-                        )
+                        env=self.invocation.environment(admission=governor.address, wide=wide)
                         | cache.begin(),
                         on_line=follow,
                     )

@@ -37,8 +37,8 @@ _PATIENCE = 60.0  # seconds to wait for memory that others hold, before the smal
 class Governor:
     """Serve admissions from a thread while a build runs (a context manager).
 
-    Each finished unit becomes a line in `history`, from which the next build's expectations come, and
-    everything that happens goes into `recording`.
+    Nothing starts before `expected` launchers ask, or no more come. Each finished unit becomes a line in
+    `history`, from which the next build's expectations come; all that happens goes into `recording`.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Governor:
         budget: Budget,
         *,
         history: Path,
+        expected: int = 1,
         ledger: Ledger | None = None,
         recording: Recording | None = None,
         on_tick: Callable[[State], None] | None = None,
@@ -63,6 +64,7 @@ class Governor:
         self._cpu = time.process_time()
         self._idle_since = time.monotonic()
         self._ended_at = float("-inf")
+        self._expected_units = expected  # 0 once they are there
         self._expected = self._taken = 60.0  # seconds that what finished should have taken, and did
         self.state = State()
         self.address = ""
@@ -243,14 +245,26 @@ class Governor:
             self._idle_since = now
         with self._ledger.turn():
             self._budget.others = self._ledger.others(since=self._waiting_since(running, waiting))
-            while waiting and (chosen := self._next(waiting, running, now)) is not None:
+            while (
+                self._gathered(waiting, now)
+                and waiting
+                and (chosen := self._next(waiting, running, now)) is not None
+            ):
                 waiting.remove(chosen)
                 if self._start(chosen):
                     running.append(chosen)
             self._ledger.say(self._claim(running, waiting))
 
+    def _gathered(self, waiting: Sequence[Unit], now: float) -> bool:
+        """Whether the first choice can be made; once it was, every later one can."""
+        if self._expected_units and policy.gathered([u.since for u in waiting], self._expected_units, now):
+            self._expected_units = 0
+        return not self._expected_units
+
     def _next(self, waiting: Sequence[Unit], running: Sequence[Unit], now: float) -> Unit | None:
         """The waiting unit to start now, if any."""
+        if not waiting:
+            return None
         budget = self._budget
         room = budget.room(sum(unit.resident for unit in running))
         if running:

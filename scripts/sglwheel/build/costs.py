@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,15 @@ _KEPT = 8  # measurements of one unit that count, newest last
 
 @dataclass(frozen=True)
 class Cost:
-    """What compiling a unit takes: `seconds` on a quiet host; `peak` in bytes for its whole process tree."""
+    """What compiling a unit takes: `seconds` on a quiet host; `peak` in bytes for its whole process tree.
+
+    `measured` by an earlier build; a `guess` is what most units of its language take.
+    """
 
     seconds: float
     peak: int
     measured: bool = False
+    guess: bool = False
 
 
 class Costs:
@@ -34,7 +38,9 @@ class Costs:
     def __init__(self, history: Path | None = None, *, flavour: str = "") -> None:
         table = tomllib.loads((resources.files("sglwheel.build") / "data" / "units.toml").read_text("utf-8"))
         self._stems = {stem: _entry(entry) for stem, entry in table["units"].items()}
-        self._defaults = {kind: _entry(entry) for kind, entry in table["default"].items()}
+        self._defaults = {
+            kind: replace(_entry(entry), guess=True) for kind, entry in table["default"].items()
+        }
         self._measured = _read_history(history, flavour) if history is not None else {}
         self._flavour = flavour
 
@@ -66,8 +72,9 @@ def unit_key(unit: str) -> str:
 
 
 def too_large(units: Iterable[str], costs: Costs, limit: int) -> list[tuple[str, Cost]]:
-    """Units that are expected to need more than `limit` bytes by themselves, largest first."""
-    found = [(unit, cost) for unit in units if (cost := costs.expect(unit)).peak > limit]
+    """Units that are known to need more than `limit` bytes by themselves, largest first."""
+    expected = ((unit, costs.expect(unit)) for unit in units)
+    found = [(unit, cost) for unit, cost in expected if cost.peak > limit and not cost.guess]
     return sorted(found, key=lambda item: -item[1].peak)
 
 

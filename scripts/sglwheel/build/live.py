@@ -50,7 +50,8 @@ def board(state: State, said: Transcript, forecast: Forecast) -> Board:
         note=" · ".join([steps, eta]),
         rows=tuple(rows),
         gauge=state.resident / state.room if state.room > 0 else 1.0,
-        gauge_note=" · ".join([memory, *remarks]),
+        gauge_note=memory,
+        remarks=tuple(remarks),
     )
 
 

@@ -9,6 +9,9 @@ from sglwheel.build.costs import Cost
 
 GROWTH = 1.25  # how much more a unit is expected to take once it took more than it was expected to
 
+_QUIET = 1.0  # seconds without a new launcher after which no more are expected
+_GATHER = 15.0  # seconds to wait for launchers at most
+
 
 @dataclass(frozen=True)
 class Active:
@@ -65,3 +68,13 @@ def victims(running: Sequence[tuple[float, int]], missing: int) -> list[int]:
         found.append(index)
         missing -= running[index][1]
     return found
+
+
+def gathered(arrivals: Sequence[float], expected: int, now: float) -> bool:
+    """Whether to make the first choice: else the first to ask would run, and not the longest.
+
+    `arrivals` says when each waiting unit asked; `expected` units are going to, as far as is known.
+    """
+    if not arrivals:
+        return False
+    return len(arrivals) >= expected or now - max(arrivals) > _QUIET or now - min(arrivals) > _GATHER
