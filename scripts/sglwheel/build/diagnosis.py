@@ -91,7 +91,10 @@ def _unexplained(what: str, done: Completed, log: Path, tree: BuildTree) -> Buil
 
 def _room(tree: BuildTree) -> str | None:
     """What to do first where the disk is full: tools then fail in many words that do not say so."""
-    if shutil.disk_usage(tree.path).free >= _FULL_BYTES:
+    try:
+        if shutil.disk_usage(tree.path).free >= _FULL_BYTES:
+            return None
+    except OSError:  # somebody took the tree away meanwhile: its own error says so better
         return None
     return f"the disk of {tree.path} is full: free some of it, then run the same command again"
 
