@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# A user's own stores and mirrors are neither read nor written; the opt-in suites ask for them.
+if not os.environ.get("SGLWHEEL_UPSTREAM"):
+    for _name in ("SGLWHEEL_CACHE", "SGLWHEEL_ROOT", "SGLWHEEL_CONFIG", "SGLWHEEL_MIRRORS"):
+        os.environ.pop(_name, None)
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).parent.parent

@@ -105,7 +105,11 @@ def load(path: Path) -> TorchSymbols:
         if match is None or not decompressor.eof:
             raise ValueError("not a symbol list")
     except (OSError, lzma.LZMAError, ValueError) as error:
-        raise ToolchainError(f"cannot read the symbol list: {error}", where={"file": str(path)}) from error
+        raise ToolchainError(
+            f"cannot read the symbol list: {error}",
+            where={"file": str(path)},
+            next=f"remove it, it is made again: rm {path}",
+        ) from error
     return TorchSymbols(
         match[1], None if match[2] == "none" else match[2], frozenset(rest.split("\n")) - {""}
     )
