@@ -231,8 +231,12 @@ def test_a_server_that_fails_in_mid_build_costs_one_warning(
     assert report(again)["hits"] == UNITS
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, store: Path) -> None:
+def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
+    tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A full disk under the cache; here a directory that is a file."""
     (store / "compiler-cache").mkdir(parents=True)
     (store / "compiler-cache/tmp").write_text("")
     assert os.path.exists(World(tmp_path / "one").build().path)  # noqa: PTH110
+    (warning,) = warnings(capsys.readouterr().err)
+    assert "cannot be written" in warning

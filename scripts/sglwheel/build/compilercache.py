@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sysconfig
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,17 @@ class CompilerCache:
             return None
         store = files.cache_directory(layout.cache / "compiler-cache")
         return cls(program, store, tree.path, identity(env), _link(tree.path / "roots", prefixes))
+
+    def unwritable(self) -> str | None:
+        """What keeps the store from being written, or None."""
+        try:
+            for directory in (self.store / "ccache", self.store / "tmp"):
+                directory.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=directory) as probe:
+                    probe.write(b"x")
+        except OSError as error:
+            return error.strerror or str(error)
+        return None
 
     @property
     def log(self) -> Path:
