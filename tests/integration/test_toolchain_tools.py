@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,12 +84,17 @@ def test_what_links_against_the_stub_needs_a_driver(tmp_path: Path, compiler: ho
 
 def test_stub_says_that_it_is_one(tmp_path: Path, compiler: host.Compiler) -> None:
     library = driverstub.build_stub(fake_toolkit(tmp_path / "cuda"), tmp_path / "stubs", cc=compiler.cc)
-    stub = ctypes.CDLL(str(library))
-    assert stub.cuInit(0) == 34
-    assert stub.cuGetProcAddress(b"cuInit", None, 13000) == 34
-    text = ctypes.c_char_p()
-    assert stub.cuGetErrorString(34, ctypes.byref(text)) == 34
-    assert text.value == b"no CUDA driver: this is a stub"
+    # In a process of its own: once loaded, it would be this process's driver for every later test.
+    asked = """
+import ctypes, sys
+stub, text = ctypes.CDLL(sys.argv[1]), ctypes.c_char_p()
+print(stub.cuInit(0), stub.cuGetProcAddress(b"cuInit", None, 13000))
+print(stub.cuGetErrorString(34, ctypes.byref(text)), text.value.decode())
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", asked, library], check=True, capture_output=True, text=True
+    ).stdout
+    assert said.splitlines() == ["34 34", "34 no CUDA driver: this is a stub"]
 
 
 def test_stub_needs_a_real_header(tmp_path: Path, compiler: host.Compiler) -> None:
