@@ -44,7 +44,7 @@ class Rebase:
         )
 
     def proceed(self, skips: Mapping[str, str] | None = None) -> landing.Report:
-        return rebase.proceed(self.layout, recipe.load(self.layout, "r"), self._lineage(), skips=skips)
+        return rebase.proceed(self.layout, recipe.load(self.layout, "r"), skips=skips)
 
     def abort(self) -> None:
         rebase.give_up(self.layout, recipe.load(self.layout, "r"))
@@ -264,6 +264,27 @@ def test_abort_leaves_everything_as_it_was(job: Rebase) -> None:
     job.abort()
     assert job.snapshot() == before
     assert not job.workspace.exists()
+
+
+def test_killed_while_it_locks_it_locks_when_it_goes_on(job: Rebase) -> None:
+    with pytest.raises(PatchError, match="conflicts"):
+        job.start("main")
+    skips = {"fought": "tested elsewhere"}
+
+    def power_loss() -> list[str]:
+        raise KeyboardInterrupt
+
+    loaded = recipe.load(job.layout, "r")
+    with pytest.raises(KeyboardInterrupt):
+        rebase.proceed(job.layout, loaded, skips=skips, relock=power_loss)
+    written = job.snapshot()
+    with pytest.raises(PatchError, match="only the locks are left"):
+        rebase.give_up(job.layout, loaded)
+    report = rebase.proceed(job.layout, recipe.load(job.layout, "r"), relock=lambda: ["locked"])
+    assert report.locks == ("locked",)
+    assert job.snapshot() == written
+    with pytest.raises(PatchError, match="no rebase of r is in progress"):
+        rebase.proceed(job.layout, loaded)
 
 
 def test_targets_that_are_none(job: Rebase) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -108,21 +109,21 @@ def rebase(
         rebasing.give_up(context.layout, context.recipe)
         return
     skips = {skip: why} if skip is not None and why is not None else {}
-    lineage = Lineage.open(context.recipe, context.layout, context.mirrors)
+    relock = partial(lockverb.renew, context.layout, name, replaced)
     if to is not None:
         report = rebasing.start(
             context.layout,
             context.recipe,
             context.series,
             context.facts,
-            lineage,
+            Lineage.open(context.recipe, context.layout, context.mirrors),
             to,
             skips=skips,
             new_series=new_series,
+            relock=relock,
         )
     else:
-        report = rebasing.proceed(context.layout, context.recipe, lineage, skips=skips)
-    locks = lockverb.renew(context.layout, name, replaced)
+        report = rebasing.proceed(context.layout, context.recipe, skips=skips, relock=relock)
     if as_json:
         console.emit_json(
             {
@@ -130,11 +131,11 @@ def rebase(
                 "from": report.old,
                 "to": report.new,
                 "done": [vars(one) for one in report.done],
-                "locks": locks[1:],
+                "locks": report.locks[1:],
             }
         )
         return
-    for line in (*report.lines, *locks):
+    for line in (*report.lines, *report.locks):
         console.emit(line)
 
 

@@ -41,8 +41,11 @@ def start(
     skips: Mapping[str, str],
     new_series: str | None = None,
     offline: bool = False,
+    relock: landing.Relock = tuple,
 ) -> landing.Report:
     """Begin a rebase and take it as far as it goes; the same command again goes on with it.
+
+    `relock` writes the locks once series and recipe are written; only then the rebase is over.
 
     Raises PatchError at a conflict, which `proceed` continues from, and UsageError for a bad target.
     """
@@ -57,15 +60,19 @@ def start(
                 where={"workspace": layout.relative(workspace(layout, recipe.id))},
                 next=f"sglwheel rebase {recipe.id} --continue, or --abort",
             )
-        return _go_on(layout, state, skips, lineage)
+        return _go_on(layout, state, skips, relock)
 
 
 def proceed(
-    layout: Layout, recipe: Recipe, lineage: Lineage, *, skips: Mapping[str, str] | None = None
+    layout: Layout,
+    recipe: Recipe,
+    *,
+    skips: Mapping[str, str] | None = None,
+    relock: landing.Relock = tuple,
 ) -> landing.Report:
     """Go on with the rebase in progress: `--continue`, and `--skip <patch> --why …`."""
     with _locked(layout, recipe.id):
-        return _go_on(layout, _require(layout, recipe.id), skips or {}, lineage)
+        return _go_on(layout, _require(layout, recipe.id), skips or {}, relock)
 
 
 def give_up(layout: Layout, recipe: Recipe) -> None:
@@ -74,6 +81,11 @@ def give_up(layout: Layout, recipe: Recipe) -> None:
         state = rebasestate.load(layout, recipe.id)
         if state is None and not workspace(layout, recipe.id).exists():
             raise PatchError(f"no rebase of {recipe.id} is in progress")
+        if state is not None and landing.landed(layout, state):
+            raise PatchError(
+                f"the rebase of {recipe.id} has written series and recipe; only the locks are left",
+                next=f"sglwheel rebase {recipe.id} --continue (git restores what was before)",
+            )
         if state is not None and state.phase == "finishing":
             landing.take_back(layout, state)
         landing.close(layout, recipe.id)
@@ -192,7 +204,7 @@ def _broke(plan: Drift) -> dict[str, str]:
     }
 
 
-def _go_on(layout: Layout, state: State, skips: Mapping[str, str], lineage: Lineage) -> landing.Report:
+def _go_on(layout: Layout, state: State, skips: Mapping[str, str], relock: landing.Relock) -> landing.Report:
     stack = series.load(layout, state.series)
     if stack.digest != state.series_digest and state.phase != "finishing":
         raise PatchError(
@@ -217,7 +229,7 @@ def _go_on(layout: Layout, state: State, skips: Mapping[str, str], lineage: Line
         replay.resolve(layout, state, stack, tree)
     while state.phase == "applying":
         replay.advance(layout, state, stack, tree)
-    return landing.finish(layout, state, stack, tree)
+    return landing.finish(layout, state, stack, tree, relock)
 
 
 def _series_name(layout: Layout, recipe: Recipe, git: Git, target: CommitId, directory: str) -> str:

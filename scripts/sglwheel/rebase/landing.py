@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sglwheel import files, patching
@@ -24,7 +25,7 @@ from sglwheel.types import CommitId
 
 @dataclass(frozen=True)
 class Report:
-    """A finished rebase; `lines` are for a commit message."""
+    """A finished rebase; `lines` are for a commit message, `locks` what became of the recipe's locks."""
 
     recipe: str
     series: str
@@ -32,10 +33,15 @@ class Report:
     new: str
     done: tuple[Done, ...]
     lines: tuple[str, ...]
+    locks: tuple[str, ...] = ()
 
 
-def finish(layout: Layout, state: State, stack: Series, tree: Tree) -> Report:
-    """Write series and recipe; each step can be repeated, so that an interrupted end is finished later."""
+Relock = Callable[[], Sequence[str]]
+"""Write the recipe's locks anew once its pin has changed, and say what became of them."""
+
+
+def finish(layout: Layout, state: State, stack: Series, tree: Tree, relock: Relock) -> Report:
+    """Write series, recipe and locks; each step can be repeated: an interrupted end is finished later."""
     _require_clean(layout, state, tree)
     pinned = recipe_path(layout, state.recipe)
     text = pinned.read_text("utf-8")
@@ -62,9 +68,33 @@ def finish(layout: Layout, state: State, stack: Series, tree: Tree) -> Report:
     patches = list(zip(names, (item.text for item in exported), strict=True))
     exporting.write_series(layout, state.new_series, patches, directory=state.directory, keep=stack.directory)
     files.write_atomic(pinned, new_text)
+    # The state goes last: what is killed while it locks is still in progress, and locks when it goes on.
     report = _report(layout, state)
+    try:
+        report = replace(report, locks=tuple(relock()))
+    except OSError as error:
+        raise PatchError(
+            f"series and recipe are carried, but not the locks: {error.strerror or error}",
+            where={"recipe": layout.relative(pinned)},
+            next=f"make room, then sglwheel rebase {state.recipe} --continue",
+        ) from error
     close(layout, state.recipe)
     return report
+
+
+def landed(layout: Layout, state: State) -> bool:
+    """Whether series and recipe are written already, and only the locks may be missing."""
+    path = recipe_path(layout, state.recipe)
+    text = path.read_text("utf-8")
+    there, _ = carry.recipe_text(
+        text,
+        state.recipe,
+        commit=state.to,
+        directory=state.directory,
+        series=state.new_series,
+        path=path,
+    )
+    return state.phase == "finishing" and text == there and digest(text.encode()) != state.recipe_sha256
 
 
 def _require_clean(layout: Layout, state: State, tree: Tree) -> None:
