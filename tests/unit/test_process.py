@@ -71,8 +71,15 @@ def test_interrupt_ends_the_whole_group(tmp_path: Path, number: signal.Signals) 
             threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
 
     started = time.monotonic()
-    with pytest.raises(Interrupted) as caught:
-        process.stream([PYTHON, "-c", script], failure=BuildError, log=tmp_path / "log", on_line=interrupt)
+    # A shell starts its background jobs with SIGINT ignored, and the tests may be one.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(Interrupted) as caught:
+            process.stream(
+                [PYTHON, "-c", script], failure=BuildError, log=tmp_path / "log", on_line=interrupt
+            )
+    finally:
+        signal.signal(signal.SIGINT, inherited)
     assert caught.value.exit_code == 130
     assert time.monotonic() - started < 20
     grandchild = int(pid_file.read_text())
