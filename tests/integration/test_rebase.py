@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -264,6 +265,26 @@ def test_abort_leaves_everything_as_it_was(job: Rebase) -> None:
     job.abort()
     assert job.snapshot() == before
     assert not job.workspace.exists()
+
+
+def test_a_lock_that_a_killed_git_left_is_removed_and_a_living_one_stays(job: Rebase) -> None:
+    with pytest.raises(PatchError, match="conflicts"):
+        job.start("main")
+    lock = job.workspace / ".git/index.lock"
+    lock.write_bytes(b"")
+    # A commit that waits for its editor.
+    waiting = subprocess.Popen(
+        ["git", "-C", job.workspace, "-c", "alias.wait=!sleep 60", "wait"], start_new_session=True
+    )
+    try:
+        time.sleep(1)
+        with pytest.raises(PatchError, match=r"index\.lock"):
+            job.proceed({"fought": "tested elsewhere"})
+        assert lock.exists()
+    finally:
+        os.killpg(waiting.pid, signal.SIGKILL)
+        waiting.wait()
+    job.proceed({"fought": "tested elsewhere"})
 
 
 def test_killed_while_it_locks_it_locks_when_it_goes_on(job: Rebase) -> None:

@@ -51,6 +51,13 @@ class Tree:
         done = self._run(args, accept, input)
         return done.returncode, done.stdout + done.stderr
 
+    def unlock(self) -> None:
+        """Remove the locks that killed git commands left; not while a git command works here."""
+        locks = [path for path in (self.path / ".git").rglob("*.lock") if path.is_file()]
+        if locks and not _somebody_works_in(self.path):
+            for path in locks:
+                path.unlink(missing_ok=True)
+
     def _run(
         self, args: Sequence[str | os.PathLike[str]], accept: Sequence[int], input: bytes | None
     ) -> Completed:
@@ -220,6 +227,18 @@ def _settle(tree: Tree) -> bool:
     else:
         tree.run("am", *_AM, "--continue")
     return True
+
+
+def _somebody_works_in(directory: Path) -> bool:
+    """Whether a git command has its working directory there: one that waits for an editor, too."""
+    import psutil
+
+    root = directory.resolve()
+    for one in psutil.process_iter(["name", "cwd"]):
+        where = one.info["cwd"]
+        if where and one.info["name"].startswith("git") and Path(where).is_relative_to(root):
+            return True
+    return False
 
 
 def abort(tree: Tree) -> None:

@@ -225,6 +225,7 @@ def _go_on(layout: Layout, state: State, skips: Mapping[str, str], relock: landi
             where={"workspace": layout.relative(tree.path)},
             next=f"sglwheel rebase {state.recipe} --abort, and begin again",
         )
+    tree.unlock()
     if state.phase == "conflict":
         replay.resolve(layout, state, stack, tree)
     while state.phase == "applying":
