@@ -277,7 +277,10 @@ def test_a_lock_that_a_killed_git_left_is_removed_and_a_living_one_stays(job: Re
         ["git", "-C", job.workspace, "-c", "alias.wait=!sleep 60", "wait"], start_new_session=True
     )
     try:
-        time.sleep(1)
+        deadline = time.monotonic() + 60
+        while Path(f"/proc/{waiting.pid}/cwd").resolve() != job.workspace.resolve():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         with pytest.raises(PatchError, match=r"index\.lock"):
             job.proceed({"fought": "tested elsewhere"})
         assert lock.exists()
