@@ -1,11 +1,21 @@
-"""A recipe of kernels, and CUDA toolkits whose nvcc says what a test wants."""
+"""A recipe of kernels, a real nvcc, and CUDA toolkits whose nvcc says what a test wants."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from sglwheel import recipe
 from sglwheel.recipe import KernelRecipe
+
+ROOT = Path(__file__).parents[1]
+
+
+def real_nvcc() -> str | None:
+    """The nvcc that a build of the sample assembled in this checkout, or else the host's."""
+    ours = sorted((ROOT / ".cache" / "toolkits").glob("*/cuda/bin/nvcc"))
+    return str(ours[-1]) if ours else shutil.which("nvcc")
+
 
 RECIPE = """
 schema = 1

@@ -12,10 +12,11 @@ import pytest
 
 from sglwheel.inspect import fatbin, kernels
 from sglwheel.inspect.elf import Elf
+from toolworld import real_nvcc
 
 pytestmark = pytest.mark.integration
 
-NVCC = shutil.which("nvcc")
+NVCC = real_nvcc()
 CODE = "__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\nvoid f(float *x) { twice<<<1, 32>>>(x); }\n"
 
 
@@ -42,7 +43,7 @@ def build(directory: Path, *flags: str) -> Path:
     return output
 
 
-@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc: nox -s build-sample assembles one")
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -82,7 +83,7 @@ def test_nvcc_writes_what_we_read(flags: tuple[str, ...], expected: set[str], tm
     assert ours == theirs
 
 
-@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc: nox -s build-sample assembles one")
 @pytest.mark.parametrize("mode", [(), ("-Xfatbin", "-compress-all")], ids=["plain", "compressed"])
 def test_kernels_are_read_out_of_cubins(mode: tuple[str, ...], tmp_path: Path) -> None:
     with Elf(build(tmp_path, *mode, "-gencode=arch=compute_120a,code=sm_120a")) as elf:

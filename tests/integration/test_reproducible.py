@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from dataclasses import make_dataclass
@@ -15,9 +14,10 @@ import sglwheel.build
 from buildworld import CMAKE, World
 from sglwheel import files, reproduce
 from sglwheel.errors import BuildError
+from toolworld import real_nvcc
 
 pytestmark = pytest.mark.integration
-NVCC = shutil.which("nvcc")
+NVCC = real_nvcc()
 PROGRAM = Path(sglwheel.build.__file__).parent / "data" / "reproducible.py"
 
 # Exports nothing: nvcc then takes a process id and a time for its internal names.
@@ -65,7 +65,7 @@ def compiled(root: Path, name: str) -> bytes:
     return (root / "cmake" / f"{name}.o").read_bytes()
 
 
-@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc: nox -s build-sample assembles one")
 @pytest.mark.parametrize("name", ["open.cu", "hidden.cu"])
 def test_an_object_does_not_depend_on_its_place(tmp_path: Path, name: str) -> None:
     one, other = tree(tmp_path / "one"), tree(tmp_path / "quite" / "another" / "place")
