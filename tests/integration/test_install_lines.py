@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +118,27 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     )
     with http_directory(registry.parent) as (url, requests):
         yield World(root, release, torch, url, requests)
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["directory", "http"])
+def test_another_wheelhouse_at_the_same_place_gives_its_own_wheel(
+    client: Client, tmp_path: Path, served: bool
+) -> None:
+    """As on a host whose checkout is thrown away and made again, and whose uv cache stays."""
+    torch = make_torch(tmp_path / "dist", "2.12.0")
+    layout = Layout(tmp_path / "check out")
+    with http_directory(layout.root / "wheelhouse") as (url, _):
+        for name, content in (("first", "made = 'first'\n"), ("second", "made = 'second'\n")):
+            shutil.rmtree(layout.root / "wheelhouse", ignore_errors=True)
+            wheel = make_kernel(tmp_path / name, content=content)
+            os.utime(wheel, (1_700_000_000, 1_700_000_000))
+            release = publish(*reports(wheel), layout)
+            node = Environment(tmp_path / f"node-{name}", wheels=[torch], cache=tmp_path / "uv-cache")
+            client.enter(node)
+            node.shell(client.line(Lines(release.record, url if served else str(release.root))))
+            done = node.run([str(node.python), "-c", "import sgl_kernel; print(sgl_kernel.made)"])
+            assert done.stdout.strip() == name
+            time.sleep(1.1)  # a plain web server's Last-Modified knows whole seconds
 
 
 @pytest.mark.parametrize("torch", ["2.12.0", "2.12.0+cu130"])

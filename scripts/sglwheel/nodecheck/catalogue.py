@@ -63,10 +63,10 @@ def install_line(client: str, subindex: str, pin: str, *, alone: bool = False) -
     torch the resolver's own explanation should be seen.
     """
     if alone:
-        words = f"--no-deps --no-index --find-links {quoted(subindex)}"
+        words = f"--no-deps --no-index {fresh(client, pin)}--find-links {quoted(subindex)}"
         return f"{client} install {words} {shlex.quote(pin)}"
     frozen = f"{client} list --format=freeze | grep '^torch==' > node-torch.txt"
-    return f"{frozen}; {client} install {arguments(subindex, pin)}"
+    return f"{frozen}; {client} install {arguments(client, subindex, pin)}"
 
 
 def subindex(wheelhouse: str, id: str) -> str:
@@ -75,9 +75,20 @@ def subindex(wheelhouse: str, id: str) -> str:
     return f"{wheelhouse.rstrip('/')}/builds/{id}/{page}"
 
 
-def arguments(subindex: str, pin: str) -> str:
+def arguments(client: str, subindex: str, pin: str) -> str:
     """What makes an install exact: one wheel in sight, no other torch, and the node's own as a constraint."""
-    return f"--no-index --find-links {quoted(subindex)} --constraint node-torch.txt {shlex.quote(pin)}"
+    words = f"--no-index {fresh(client, pin)}--find-links {quoted(subindex)}"
+    return f"{words} --constraint node-torch.txt {shlex.quote(pin)}"
+
+
+def fresh(client: str, pin: str) -> str:
+    """Has uv read the wheel itself, not what it remembers of a file of that name at that place.
+
+    uv keys what it unpacked from a flat index by the index's address and the file's name, and takes it for
+    another wheelhouse that later has the same path, too (seen with uv 0.13.9). pip remembers no local files
+    and asks again over http.
+    """
+    return f"--refresh-package {pin.partition('==')[0]} " if client.startswith("uv") else ""
 
 
 def quoted(text: str) -> str:

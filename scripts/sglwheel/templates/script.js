@@ -28,12 +28,13 @@
   });
   function line(button) {
     var row = button.closest(".row");
+    var only = "--no-index --refresh-package " + row.dataset.pin.split("==")[0] +
+      ' --find-links "$WHEELHOUSE/builds/' + row.id + '/" ';
     if (row.dataset.alone) {
-      return fills.shell('uv pip install --no-deps --no-index --find-links "$WHEELHOUSE/builds/' + row.id + '/" ' +
-        quote(row.dataset.pin));
+      return fills.shell("uv pip install --no-deps " + only + quote(row.dataset.pin));
     }
-    return fills.shell("uv pip list --format=freeze | grep '^torch==' > node-torch.txt; uv pip install --no-index --find-links " +
-      '"$WHEELHOUSE/builds/' + row.id + '/" --constraint node-torch.txt ' + quote(row.dataset.pin));
+    return fills.shell("uv pip list --format=freeze | grep '^torch==' > node-torch.txt; uv pip install " + only +
+      "--constraint node-torch.txt " + quote(row.dataset.pin));
   }
   function copied(button, well) {
     var label = button.textContent;

@@ -20,7 +20,7 @@ class Lines:
 
     What makes them hold, each proven against real clients in tests/integration/test_install_lines.py:
     `--no-index` and the release's own immutable subindex leave the resolver one wheel and no other torch; the
-    version is pinned with its local part; and the constraint frozen from the node makes a refusal name the
+    version is pinned with its local part; uv looks at the file rather than into its cache; and the constraint frozen from the node makes a refusal name the
     node's torch beside the one that the wheel wants.
     """
 
@@ -63,7 +63,7 @@ class Lines:
             return None
         freeze, _, install = install_line(client, self.subindex, self.pin).partition("; ")
         names = " ".join([*others, self.record.name])
-        tried = f"{client} install --dry-run {arguments(self.subindex, self.pin)}"
+        tried = f"{client} install --dry-run {arguments(client, self.subindex, self.pin)}"
         return f"{freeze}; {tried} && {client} uninstall {yes}{names} && {install}"
 
     @property
