@@ -20,8 +20,8 @@ class Lines:
 
     What makes them hold, each proven against real clients in tests/integration/test_install_lines.py:
     `--no-index` and the release's own immutable subindex leave the resolver one wheel and no other torch; the
-    version is pinned with its local part; uv looks at the file rather than into its cache; and the constraint frozen from the node makes a refusal name the
-    node's torch beside the one that the wheel wants.
+    version is pinned with its local part; uv looks at the file rather than into its cache; and the constraint
+    frozen from the node makes a refusal name the node's torch beside the one that the wheel wants.
     """
 
     record: Record
