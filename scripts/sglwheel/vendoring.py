@@ -48,6 +48,8 @@ def vendor(layout: Layout, name: str, into: Path, overrides: Mapping[str, str] |
     `into` is a directory, or a file named `*.tar.zst`. Sources in `overrides` are left to the host that
     builds. Raises the error of the first stage that cannot be had.
     """
+    # Git is started elsewhere, and would take a relative path from there.
+    into = into.absolute()
     if not into.name.endswith(ARCHIVE):
         return _vendor(layout, name, into, overrides or {})
     made = _vendor(layout, name, layout.work / name / "bundle", overrides or {})
@@ -203,7 +205,7 @@ def _pack(taken: _Git, into: Path) -> str:
             "--depth=50",
             str(pack / "pack"),
         )
-        done = store.git.run(*settings, *words, input=listed.encode())
+        done = store.git.run(*settings, *words, input=listed.encode(), what="git pack-objects")
         (pack / f"pack-{done.stdout.strip()}.promisor").write_text("")
         for commit in sorted(taken.commits):
             reference = path / "refs" / "sglwheel" / commit
