@@ -54,7 +54,7 @@ def test_a_release_through_its_life(root: Path, tmp_path: Path) -> None:
     )
     assert run(root, "promote", "sm120a.3", str(report)).startswith("release: ")
     assert "sm120a.2" in run(root, "rollback", "cu130")
-    assert "cu130-next points to it" in run(root, "yank", "sm120a.3", "wrong", code=9)
+    assert "cu130.candidates points to it" in run(root, "yank", "sm120a.3", "wrong", code=9)
     assert run(root, "yank", "sm120a.3", "wrong", "--force").startswith("yanked: ")
     assert run(root, "unyank", "sm120a.3").startswith("release: ")
     assert "sm120a.1" in run(root, "point", "cu130", "sm120a.1")

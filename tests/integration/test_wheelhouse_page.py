@@ -143,14 +143,47 @@ def test_by_keyboard_alone(root: Path, page: Any) -> None:
     assert "Copy uv line" in seen
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline != "none"
+    while page.evaluate("document.activeElement.textContent") != "Copy uv line":
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    said = page.text_content("#said")
+    assert said.startswith("uv pip list ") and "sgl-kernel==" in said
+    assert copied(page) == said
 
 
-@pytest.mark.parametrize("width", [360, 768])
-def test_narrow_screens_need_no_sideways_scrolling(root: Path, page: Any, width: int) -> None:
+def test_where_the_clipboard_is_closed_the_line_is_selected(root: Path, browser: Any) -> None:
+    context = browser.new_context()
+    context.add_init_script(
+        "Object.defineProperty(navigator, 'clipboard', {value: undefined});document.execCommand = () => false"
+    )
+    page = context.new_page()
+    release = Wheelhouse(root).find("0.3.21+cu130.torch2.12.0.sm120a.2")
+    for path, button in ((root, f"[id='{release.id}'] button"), (release.directory, "button[data-copy=uv]")):
+        page.goto((path / "index.html").as_uri())
+        page.click(button)
+        assert page.inner_text(button) == "Press Ctrl+C"
+        page.keyboard.press("Control+C")
+        assert copied(page) == Lines(release.record, str(root)).uv
+    context.close()
+
+
+# A row paints only inside itself, so what sticks out of it is cut off, and the page is no wider for it.
+CUT_OFF = """() => [...document.querySelectorAll('body *')]
+  .filter(part => part.getClientRects().length)
+  .map(part => [part.getBoundingClientRect(), part.outerHTML.slice(0, 80)])
+  .filter(([box]) => box.left < 0 || box.right > innerWidth + 0.5)
+  .map(([_, html]) => html)"""
+
+
+@pytest.mark.parametrize("width", [320, 360, 768, 930, 1100])
+def test_nothing_is_cut_off_or_needs_sideways_scrolling(root: Path, page: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     for path in (root / "index.html", *root.glob("builds/*/index.html"), *root.glob("lines/*/index.html")):
         page.goto(path.as_uri())
+        if path.parent == root:
+            page.locator(".row button").first.click()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        assert page.evaluate(CUT_OFF) == [], path
 
 
 def test_dark_and_light_differ(root: Path, browser: Any) -> None:

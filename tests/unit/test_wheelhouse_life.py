@@ -32,7 +32,8 @@ def put(
 ) -> Release:
     version = f"{more.get('public', '0.3.21')}+cu130.torch{torch}.sm120a.{build}"
     tag = more.get("tag", "cp310-abi3-linux_x86_64")
-    wheel = make_kernel(tmp_path / "dist", version, torch=torch, tag=tag, provenance=PROVENANCE)
+    provenance = {**PROVENANCE, "recipe": {"id": more.get("recipe", "cu130")}}
+    wheel = make_kernel(tmp_path / "dist", version, torch=torch, tag=tag, provenance=provenance)
     return publish(*reports(wheel, gpu=gpu, requires=f"torch=={torch}"), Layout(tmp_path), root=house.root)
 
 
@@ -64,7 +65,7 @@ def test_a_candidate_is_promoted_by_a_gpu_report_about_its_own_bytes(
         with pytest.raises(WheelhouseError, match=message):
             promote(house, release.id, bad)
     assert members(house, "cu130") == []
-    assert members(house, "cu130-next") == ["1"]
+    assert members(house, "cu130.candidates") == ["1"]
     promoted = promote(house, "0.3.21+cu130.torch2.12.0.sm120a.1", good)
     assert promoted.status == "release"
     assert dict(promoted.record.checks)["gpu"] == "passed"
@@ -95,12 +96,12 @@ def test_a_yanked_release_leaves_resolvers_but_not_those_who_pinned_it(
     put(house, tmp_path, 1)
     release = put(house, tmp_path, 2, gpu=False)
     before = digest(release.path)
-    with pytest.raises(WheelhouseError, match="cu130-next points to it"):
+    with pytest.raises(WheelhouseError, match=r"cu130\.candidates points to it"):
         yank(house, release.id, "wrong")
     yanked = yank(house, release.id, 'NaN with "fp8" & <2 GPUs>', force=True)
     assert yanked.record.yanked == 'NaN with "fp8" & <2 GPUs>'
     assert release.record.filename not in flat(house)
-    assert members(house, "cu130-next") == ["1"], "the line went back by itself"
+    assert members(house, "cu130.candidates") == ["1"], "the line went back by itself"
     assert digest(release.path) == before
     page = ProjectPage.from_html(
         "sgl-kernel", (house.root / "simple/sgl-kernel/index.html").read_text(), "https://x/"
@@ -183,6 +184,16 @@ def test_rollback_goes_back_and_holds(house: Wheelhouse, tmp_path: Path) -> None
         pointers.rollback(house, "cu999")
 
 
+@pytest.mark.parametrize("other", ["cu130-next", "cu130_x", "next"])
+def test_no_recipe_moves_the_line_of_another(house: Wheelhouse, tmp_path: Path, other: str) -> None:
+    put(house, tmp_path, 1, gpu=False)
+    put(house, tmp_path, 7, public="0.4.6", recipe=other)
+    put(house, tmp_path, 2, gpu=False)
+    assert members(house, "cu130") == []
+    assert members(house, "cu130.candidates") == ["2"]
+    assert members(house, other) == members(house, f"{other}.candidates") == ["7"]
+
+
 def test_an_interrupted_move_is_finished_by_the_next_change(house: Wheelhouse, tmp_path: Path) -> None:
     put(house, tmp_path, 1)
     with pytest.MonkeyPatch.context() as patch:
@@ -190,7 +201,7 @@ def test_an_interrupted_move_is_finished_by_the_next_change(house: Wheelhouse, t
         with pytest.raises(KeyboardInterrupt):
             put(house, tmp_path, 2)
     put(house, tmp_path, 3, torch="2.11.0")
-    assert members(house, "cu130-next") == ["2"] or members(house, "cu130-next") == ["3"]
+    assert members(house, "cu130.candidates") == ["2"] or members(house, "cu130.candidates") == ["3"]
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".git", "A"])

@@ -23,8 +23,19 @@
       });
     }
   };
+  // Whole words go to the next line: a version that is broken at its hyphen reads like two.
+  function lay(part, text) {
+    part.textContent = "";
+    text.split(/(\s+)/).forEach(function (word) {
+      if (!word.trim()) { part.append(word); return; }
+      var span = document.createElement("span");
+      span.className = "word";
+      span.textContent = word;
+      part.append(span);
+    });
+  }
   document.querySelectorAll("[data-fill]").forEach(function (part) {
-    part.textContent = fills[part.dataset.fill](part.textContent);
+    lay(part, fills[part.dataset.fill](part.textContent));
   });
   function line(button) {
     var row = button.closest(".row");
@@ -41,16 +52,25 @@
     button.textContent = well ? "Copied" : "Press Ctrl+C";
     setTimeout(function () { button.textContent = label; }, 1600);
   }
-  function copy(text, button) {
+  // What is copied can be read, and taken by hand where the clipboard is closed.
+  function shown(button) {
+    var old = document.getElementById("said"), said = document.createElement("pre");
+    if (old) { old.remove(); }
+    said.id = "said";
+    said.setAttribute("role", "status");
+    button.closest(".row").append(said);
+    lay(said, line(button));
+    return said;
+  }
+  function copy(part, button) {
+    var text = part.textContent;
+    function give(event) { event.clipboardData.setData("text/plain", text); event.preventDefault(); }
     function byHand() {
-      var area = document.createElement("textarea");
-      area.value = text;
-      area.setAttribute("aria-label", "install line");
-      button.after(area);
-      area.select();
       var well = false;
+      window.getSelection().selectAllChildren(part);
+      document.addEventListener("copy", give);
       try { well = document.execCommand("copy"); } catch (error) { well = false; }
-      if (well) { area.remove(); button.focus(); }
+      document.removeEventListener("copy", give);
       copied(button, well);
     }
     if (navigator.clipboard && window.isSecureContext) {
@@ -60,8 +80,7 @@
   document.addEventListener("click", function (event) {
     var button = event.target.closest("button[data-copy]");
     if (!button) { return; }
-    var from = button.dataset.copy;
-    copy(from ? document.getElementById(from).textContent : line(button), button);
+    copy(button.dataset.copy ? document.getElementById(button.dataset.copy) : shown(button), button);
   });
   document.querySelectorAll("button[data-copy]").forEach(function (button) { button.hidden = false; });
   var input = document.getElementById("filter");

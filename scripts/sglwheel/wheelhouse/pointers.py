@@ -22,7 +22,10 @@ from sglwheel.wheelhouse.record import Record, now
 
 Why = Literal["complete", "rollback", "set"]
 Generation = tuple[Version, int]
-_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
+# What a recipe may be called, so that every recipe has a line.
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+# Not `-next`: that is how people call a recipe, and two recipes then moved one pointer.
+_CANDIDATES = ".candidates"
 
 
 class Cell(BaseModel):
@@ -81,7 +84,7 @@ class Pointer(BaseModel):
 def directory(house: Wheelhouse, name: str) -> Path:
     """Raises WheelhouseError for what is not a line's name."""
     if not _NAME.fullmatch(name):
-        raise WheelhouseError(f"{name!r} is not a line's name: lower-case letters, digits, `.` and `-`")
+        raise WheelhouseError(f"{name!r} is not a line's name: lower-case letters, digits, `.`, `_` and `-`")
     return house.root / "lines" / name
 
 
@@ -108,8 +111,8 @@ def load_all(house: Wheelhouse) -> dict[str, Pointer]:
 def advance(house: Wheelhouse, changed: Sequence[Record]) -> list[Pointer]:
     """Move the lines of releases that just came or were promoted, where their set is now complete.
 
-    Every recipe's line has two pointers: `<line>` for releases, `<line>-next` for candidates as well. A line
-    that a person rolled back stays where it is. Needs the lock.
+    Every recipe's line has two pointers: `<line>` for releases, `<line>.candidates` for candidates as well.
+    A line that a person rolled back stays where it is. Needs the lock.
     """
     moved = []
     # What just changed is the only thing that can have completed a set.
@@ -119,7 +122,7 @@ def advance(house: Wheelhouse, changed: Sequence[Record]) -> list[Pointer]:
         if record.line and _NAME.fullmatch(record.line) and record.available:
             groups.setdefault(record.line, {}).setdefault(generation(record), []).append(record)
     for line, generations in sorted(groups.items()):
-        for name, takes in ((line, "release"), (f"{line}-next", "candidate")):
+        for name, takes in ((line, "release"), (f"{line}{_CANDIDATES}", "candidate")):
             pointer = load(house, name) or Pointer.model_validate({"name": name, "takes": takes})
             target = None if pointer.held else _newest(house, pointer, line, generations, whole=whole)
             if target and target != pointer.members:
