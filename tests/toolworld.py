@@ -63,8 +63,13 @@ def make(build: str = "") -> KernelRecipe:
 
 
 def fake_toolkit(home: Path, *, release: str = "13.0", says: str = "", status: int = 0) -> Path:
-    for name in ("bin", "include"):
+    """A host's toolkit: empty headers and libraries (scripts, to a linker), and an nvcc that says things."""
+    for name in ("bin", "include", "lib64"):
         (home / name).mkdir(parents=True)
+    for name in ("cublas_v2.h", "cublasLt.h", "cusparse.h", "cusolverDn.h", "curand_kernel.h"):
+        (home / "include" / name).touch()
+    for name in ("nvrtc", "cublas", "cublasLt"):
+        (home / f"lib64/lib{name}.so").touch()
     (home / "include/cuda.h").write_text(HEADER)
     nvcc = home / "bin/nvcc"
     nvcc.write_text(NVCC.format(release=release, says=says, status=status))

@@ -21,7 +21,16 @@ from sglwheel.files import Layout, cache_directory
 from sglwheel.mirrors import Mirrors, local_path, redacted
 from sglwheel.nodedoctor.diagnosis import Finding
 from sglwheel.recipe import KernelRecipe, Recipe
-from sglwheel.toolchain import cudahome, environments, hermetic, host, packages, preflight, probe, torchpin
+from sglwheel.toolchain import (
+    environments,
+    hermetic,
+    host,
+    hosttoolkit,
+    packages,
+    preflight,
+    probe,
+    torchpin,
+)
 from sglwheel.toolchain.cudahome import CudaHome
 from sglwheel.toolchain.pylocks import Pylocks
 from sglwheel.toolchain.torchindex import PYPI
@@ -175,7 +184,7 @@ def _cuda(
 ) -> CudaHome | None:
     """The toolkit that a build would use, or just its compiler where nothing was fetched yet."""
     if not recipe.build.assembles_toolkit:
-        return cudahome.system(layout, recipe.build.cuda_toolkit, cc=compiler.cc)
+        return hosttoolkit.find(recipe, layout, compiler)
     locks = Pylocks(recipe, torchpin.pin(recipe), layout, mirrors)
     lock = packages.read(locks.paths[1])
     if lock is None:

@@ -15,7 +15,17 @@ from packaging.version import Version
 from sglwheel import recipe, toolchain
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
-from sglwheel.toolchain import cudahome, driverstub, environments, hermetic, host, preflight, probe, torchpin
+from sglwheel.toolchain import (
+    cudahome,
+    driverstub,
+    environments,
+    hermetic,
+    host,
+    hosttoolkit,
+    preflight,
+    probe,
+    torchpin,
+)
 from toolworld import fake_toolkit, make
 
 pytestmark = pytest.mark.integration
@@ -162,6 +172,23 @@ def test_the_hosts_toolkit_of_another_release_is_refused(
         ToolchainError, match=r"CUDA 12\.9 \(12\.9\.88\), the recipe names cuda-toolkit 13\.0"
     ):
         cudahome.system(layout, Version("13.0"), cc=compiler.cc)
+
+
+def test_a_toolkit_without_its_libraries_is_refused_before_anything_is_fetched(
+    layout: Layout, tmp_path: Path, compiler: host.Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = fake_toolkit(tmp_path / "cuda")
+    monkeypatch.setenv("CUDA_HOME", str(home))
+    monkeypatch.setattr(host, "distribution", lambda: frozenset({"rocky", "rhel"}))
+    system = make('provider = "system"')
+    assert hosttoolkit.find(system, layout, compiler).path == home
+    (home / "include/cusparse.h").unlink()
+    (home / "lib64/libnvrtc.so").unlink()
+    with pytest.raises(ToolchainError, match="lacks 2 files") as caught:
+        toolchain.prepare(system, torchpin.pin(system), layout)
+    assert caught.value.where == {"toolkit": str(home), "missing": "cusparse.h, libnvrtc.so"}
+    assert (caught.value.next or "").startswith("dnf install cuda-libraries-devel-13-0;")
+    assert not (layout.cache / "envs").exists()
 
 
 def test_no_compiler_on_path(layout: Layout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

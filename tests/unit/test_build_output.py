@@ -123,6 +123,22 @@ def test_cmake_error_with_place() -> None:
     assert error.what.endswith("unknown architecture '12'.  Write it like 12.0a.")
 
 
+def test_an_error_of_no_line_says_what_it_is_about() -> None:
+    said = Transcript()
+    for line in (
+        "CMake Error: The following variables are used in this project, but they are set to NOTFOUND.",
+        "Please set them or make sure they are set and tested correctly in the CMake files:",
+        "CUDA_nvrtc_LIBRARY (ADVANCED)",
+        '    linked by target "ops" in directory /tree',
+        "",
+        "-- Generating done (0.1s)",
+    ):
+        said.feed(line)
+    error = configure_error(said, Completed(("uv",), 1, "", ""), LOG, TREE)
+    assert error.what.endswith('CUDA_nvrtc_LIBRARY (ADVANCED) linked by target "ops" in directory /tree')
+    assert not error.where
+
+
 def test_without_a_known_error_the_last_lines_are_shown() -> None:
     done = Completed(("uv",), 2, "one\n\x1b[31mtwo\x1b[0m\n", "")
     error = configure_error(Transcript(), done, LOG, TREE)

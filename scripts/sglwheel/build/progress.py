@@ -71,6 +71,7 @@ class Transcript:
         self.cmake_error: list[str] = []
         self._failure: Failure | None = None
         self._in_cmake_error = False
+        self._indented = True
 
     def feed(self, line: str) -> None:
         """Take one line, with or without colours."""
@@ -104,12 +105,17 @@ class Transcript:
         return (f"{match['file']}:{match['line']}" if match["file"] else ""), message
 
     def _cmake(self, line: str) -> None:
-        if not self.cmake_error and _CMAKE_ERROR.match(line):
+        if not self.cmake_error and (match := _CMAKE_ERROR.match(line)):
             self.cmake_error.append(line)
-            self._in_cmake_error = True
+            self._in_cmake_error, self._indented = True, match["file"] is not None
         elif self._in_cmake_error:
-            # The message is indented; the first line at the margin ends it.
-            self._in_cmake_error = line == "" or line.startswith(" ")
+            # The message of a line is indented, and the first line at the margin ends it. An error of no line
+            # stands at the margin, with what was wrong below it, and an empty line ends it.
+            self._in_cmake_error = (
+                line == "" or line.startswith(" ")
+                if self._indented
+                else line != "" and not line.startswith(("CMake ", "-- "))
+            )
             if self._in_cmake_error and len(self.cmake_error) < 20:
                 self.cmake_error.append(line)
 

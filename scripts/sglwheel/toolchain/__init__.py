@@ -12,7 +12,7 @@ from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
 from sglwheel.mirrors import Mirrors
 from sglwheel.recipe import KernelRecipe
-from sglwheel.toolchain import cudahome, environments, hermetic, preflight, probe, torchpin
+from sglwheel.toolchain import environments, hermetic, hosttoolkit, preflight, probe, torchpin
 from sglwheel.toolchain.borrowed import Borrowed
 from sglwheel.toolchain.cudahome import CudaHome
 from sglwheel.toolchain.environments import Supply
@@ -100,6 +100,8 @@ def prepare(
     if lent is not None:
         torchpin.verify(lent.torch, pin)
     found = preflight.require(recipe, layout, borrowed=lent.interpreter if lent else None)
+    # Nothing is fetched for a toolkit that will not do.
+    own = hosttoolkit.find(recipe, layout, found.compiler) if recipe.build.provider == "system" else None
     logs = layout.work / recipe.id / "toolchain"
     locks = Pylocks(recipe, pin, layout, mirrors, own=False if lent else None)
     supply = Supply(layout, mirrors or Mirrors(), locks.index)
@@ -113,10 +115,11 @@ def prepare(
         wheel = next((package.sha256 for package in installed if package.name == "torch"), None)
         torch = torchpin.read(site, sha256=wheel)
     torchpin.verify(torch, pin)
-    if recipe.build.provider == "pypi":
+    toolkit: tuple[Package, ...] = ()
+    if own is None:
         cuda, toolkit = environments.toolkit(locks.toolkit(lock), recipe, found, python, layout, logs, supply)
     else:
-        cuda, toolkit = cudahome.system(layout, recipe.build.cuda_toolkit, cc=found.compiler.cc), ()
+        cuda = own
     _same_major(torch, cuda)
     environment = hermetic.clean_environment(recipe, layout, python.parent, cuda, found.compiler)
     probe.compile_probe(
