@@ -47,9 +47,14 @@ def wheel(
 
 
 def torch(version: str, *, tag: str = TORCH_TAG, cuda: str = "13.0") -> tuple[str, bytes]:
-    """A torch that knows its version, as much as the tool reads without importing it."""
+    """A torch that knows its version, and has no libraries."""
     text = f"__version__ = '{version}'\ncuda = '{cuda}'\ngit_version = '{'a' * 40}'\n"
-    return wheel("torch", version, tag=tag, files={"torch/version.py": text, "torch/__init__.py": ""})
+    files = {
+        "torch/version.py": text,
+        "torch/__init__.py": "from torch import version\n__version__ = version.__version__\n",
+        "torch/lib/README": "none\n",
+    }
+    return wheel("torch", version, tag=tag, files=files)
 
 
 @dataclass

@@ -64,7 +64,9 @@ class Bench:
         cc("int cuMemFree_v2(void) { return 34; }", stub / "libcuda.so.1", "-Wl,-soname,libcuda.so.1")
         torch = InstalledTorch(Version("2.12.0"), "2.12.0+cu130", "13.0", "0" * 40, Path("torch"), None, True)
         lock = SimpleNamespace(pins=SimpleNamespace(packages=[]))
-        self.environment = SimpleNamespace(python=Path(python()), torch=torch, stub=stub, lock=lock)
+        self.environment = SimpleNamespace(
+            python=Path(python()), torch=torch, stub=stub, lock=lock, sources=()
+        )
         sample = recipe.load(Layout(ROOT), "sample")
         wheel = sample.wheel.model_copy(update={"operators": ("sample_kernel::rmsnorm",)})
         self.recipe = sample.model_copy(update={"wheel": wheel})

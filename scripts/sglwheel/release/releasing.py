@@ -136,7 +136,7 @@ def install_check(
     return wheelhouse.install_check(
         release,
         layout,
-        torch=(f"torch=={env.torch.version}",),
+        torch=(*env.sources, f"torch=={env.torch.version}"),
         imports=recipe.node_imports,
         variables={"LD_PRELOAD": str(env.stub / driverstub.SONAME)} if env.stub is not None else {},
     ).demand()

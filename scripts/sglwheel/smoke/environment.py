@@ -23,7 +23,7 @@ CHILD_SECONDS = 600.0
 
 
 class Environment(Protocol):
-    """What the smoke test takes from the build environment: a Python, which torch, and a driver stub."""
+    """What the smoke test takes from the build environment: a Python, a torch, where uv finds it, a stub."""
 
     @property
     def python(self) -> Path: ...
@@ -33,6 +33,8 @@ class Environment(Protocol):
     def stub(self) -> Path | None: ...
     @property
     def lock(self) -> packages.Lock: ...
+    @property
+    def sources(self) -> tuple[str, ...]: ...
 
 
 @contextmanager
@@ -78,7 +80,7 @@ def install(
         ":all:",
     ]
     argv += ["--constraint", pinned]
-    argv += ["--index", recipe.torch.index_url] if recipe.torch.index_url else []
+    argv += env.sources
     for wanted in plans.installs(recipe, f"torch=={env.torch.version}", wheel):
         done = process.stream([*argv, *wanted], failure=SmokeError, log=log, env=uvtool.environment())
         if done.returncode:

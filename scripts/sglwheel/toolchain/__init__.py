@@ -40,7 +40,8 @@ class BuildEnv:
 
     `environment` is complete: nothing of the caller's is inherited. `cmake` holds definitions that say where
     host libraries lie. `stub` is the directory of the driver stub. `identity` is the same wherever the same
-    objects come out. `lock` pins torch and what it runs with, for environments like the one it will meet.
+    objects come out. `lock` pins torch and what it runs with, for environments like the one it will meet;
+    `sources` says to uv where it finds these.
     """
 
     python: Path
@@ -58,6 +59,7 @@ class BuildEnv:
     cmake: Mapping[str, str]
     python_version: Version
     lock: Lock
+    sources: tuple[str, ...]
 
     @property
     def description(self) -> Mapping[str, str]:
@@ -108,12 +110,14 @@ def prepare(
     if lent is not None:
         lock, torch = lent.lock, lent.torch
         python, installed = environments.beside(lent, locks, layout, logs, supply)
+        sources: tuple[str, ...] = ("--index", locks.index) if locks.index else ()
     else:
         lock = locks.environment()
         torchpin.foresee(lock.version("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"), pin)
         site, python, installed = environments.environment(lock, found.python, layout, logs, supply)
         wheel = next((package.sha256 for package in installed if package.name == "torch"), None)
         torch = torchpin.read(site, sha256=wheel)
+        sources = supply.sources(lock, found.python.version)
     torchpin.verify(torch, pin)
     toolkit: tuple[Package, ...] = ()
     if own is None:
@@ -142,6 +146,7 @@ def prepare(
         cmake=found.cmake,
         python_version=found.python.version,
         lock=lock,
+        sources=sources,
     )
 
 

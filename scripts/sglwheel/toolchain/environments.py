@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from sglwheel.toolchain.borrowed import Borrowed
 from sglwheel.toolchain.cudahome import CudaHome
 from sglwheel.toolchain.packages import Lock, Package
 from sglwheel.toolchain.pylocks import Pylocks
+from sglwheel.toolchain.resolving import PYPI
+from sglwheel.toolchain.wheels import LockedWheel
 
 # Raised when what lies in an environment changes while its requirements do not.
 _FORM = "1"
@@ -31,7 +33,7 @@ _DONE = "complete.json"
 
 @dataclass(frozen=True)
 class Supply:
-    """Where wheels come from: the store, mirrors, then what uv knows."""
+    """Where wheels come from: the store, mirrors, then what uv knows; `index` is the pin's, None for PyPI."""
 
     layout: Layout
     mirrors: Mirrors
@@ -42,7 +44,7 @@ class Supply:
     ) -> None:
         """Install a lock; what its index will drop is kept in the store first. Raises ToolchainError."""
         chosen = wheels.of(lock, version)
-        mapped = [item for item in chosen if not item.lasting or self.mirrors.mapped(item.url)]
+        mapped = self._kept(chosen)
         wheels.keep(mapped, self.layout, self.mirrors, title=title)
         links, complete = wheels.links(chosen, self.layout)
         packages.install(
@@ -56,6 +58,21 @@ class Supply:
             links=links,
             only_links=complete,
         )
+
+    def sources(self, lock: Lock, version: Version) -> tuple[str, ...]:
+        """Words of uv's command line with which it finds an installed lock's packages once more.
+
+        What an index may have dropped since comes from the store.
+        """
+        links, complete = wheels.links(self._kept(wheels.of(lock, version)), self.layout)
+        words: tuple[str, ...] = ("--find-links", str(links)) if links is not None else ()
+        if self.index is not None and not complete:
+            words += ("--index", self.index)
+        mirrored = [place for place in self.mirrors.candidates(PYPI) if place != PYPI]
+        return (*words, "--default-index", mirrored[0]) if mirrored else words
+
+    def _kept(self, chosen: Sequence[LockedWheel]) -> list[LockedWheel]:
+        return [item for item in chosen if not item.lasting or self.mirrors.mapped(item.url)]
 
 
 def environment(

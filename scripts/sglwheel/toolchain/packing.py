@@ -32,6 +32,7 @@ class PackingEnv:
     description: Mapping[str, str]
     identity: str
     lock: Lock
+    sources: tuple[str, ...] = ()
     stub: Path | None = None
 
 
@@ -59,6 +60,7 @@ def prepare(recipe: PythonRecipe, pin: TorchPin, layout: Layout, mirrors: Mirror
         description=description,
         identity=hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest(),
         lock=lock,
+        sources=supply.sources(lock, interpreter.version),
     )
 
 
