@@ -66,7 +66,7 @@ def inside(bundle: Path, *, compiles: bool) -> int:
         invocation = partial.configured(context, env, context.patch(), overrides())
     console.emit("configured")
     for unit in UNITS if compiles else ():
-        console.emit(f"{unit} {partial.compile_unit(invocation, unit)} s")
+        console.emit(f"{unit} {partial.compile_unit(invocation, unit, context.layout).seconds} s")
     return 0
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from sglwheel import pipeline, process, source
 from sglwheel.build.buildtree import BuildTree
-from sglwheel.build.diagnosis import configure_error
+from sglwheel.build.cachewatch import CacheWatch
+from sglwheel.build.diagnosis import compile_error, configure_error
 from sglwheel.build.invocation import Invocation
 from sglwheel.build.progress import Transcript
 from sglwheel.errors import BuildError
+from sglwheel.files import Layout
 from sglwheel.patching import PatchedTree
+from sglwheel.recipe import KernelRecipe
 from sglwheel.toolchain import BuildEnv
 
 
@@ -29,7 +34,7 @@ def configured(
     tree.new_configuration()
     # ninja's dry run and an install of nothing: scikit-build-core configures and compiles nothing.
     words = ("-C", "build.tool-args=-n", "-C", "install.components=none")
-    log = layout.work / recipe.id / "logs" / "partial.log"
+    log = _log(layout, recipe.id)
     done = process.stream(
         invocation.command(tree.path / "dry", definitions, *words),
         failure=BuildError,
@@ -42,14 +47,38 @@ def configured(
     return invocation
 
 
-def compile_unit(invocation: Invocation, unit: str) -> float:
-    """Compile the one object whose name ends in `unit`; seconds that it took. Raises BuildError."""
+@dataclass(frozen=True)
+class Compiled:
+    """One object: the seconds, and whether the compiler cache had it: same command, files and compilers."""
+
+    seconds: float
+    cached: bool
+
+
+def compile_unit(invocation: Invocation, unit: str, layout: Layout) -> Compiled:
+    """Compile the one object whose name ends in `unit`, as a build does. Raises BuildError."""
     ninja, tree = invocation.env.bin / "ninja", invocation.tree.cmake
     listed = process.run(
         [ninja, "-C", tree, "-t", "targets", "all"], failure=BuildError, env=invocation.environment()
     )
     targets = [line.partition(":")[0] for line in listed.stdout.splitlines()]
     target = next(one for one in targets if one.endswith(f"/{unit}"))
+    recipe, env, log = invocation.recipe, invocation.env, _log(layout, invocation.recipe.id)
+    assert isinstance(recipe, KernelRecipe)
+    cache = CacheWatch.of(recipe, layout, invocation.tree, env, invocation.prefixes)
     started = time.monotonic()
-    process.run([ninja, "-C", tree, "-j1", target], failure=BuildError, env=invocation.environment())
-    return round(time.monotonic() - started, 1)
+    done = process.stream(
+        [ninja, "-C", tree, "-j1", target],
+        failure=BuildError,
+        log=log,
+        env=invocation.environment() | cache.begin(),
+        on_line=(said := Transcript()).feed,
+    )
+    if done.returncode:
+        raise compile_error(said, done, log, invocation.tree)
+    cache.follow()
+    return Compiled(round(time.monotonic() - started, 1), cache.counts()["hit"] > 0)
+
+
+def _log(layout: Layout, name: str) -> Path:
+    return layout.work / name / "logs" / "partial.log"
