@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +21,6 @@ from sglwheel.errors import SglwheelError, UsageError
 
 _PATIENCE = 1.0  # seconds before a wait is worth a word
 # https://bford.info/cachedir/ : backup tools and people know by this file that a directory may be deleted.
-_SMALL = 1 << 16
 _CACHE_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# sglwheel keeps what it can make again here.\n"
 
 
@@ -80,17 +80,26 @@ class Layout:
         )
 
 
-def sha256(path: Path) -> str:
+class _Buffer(threading.local):
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(1 << 18))
+
+
+_buffer = _Buffer()
+
+
+def sha256(path: Path | str) -> str:
     """The SHA-256 of a file's bytes, in hex."""
-    with path.open("rb", buffering=0) as stream:
-        # A small file is one read; hashlib's own loop would make it a buffer of 256 KiB first.
-        head = stream.read(_SMALL)
-        digest = hashlib.sha256(head)
-        if len(head) == _SMALL:
-            buffer = memoryview(bytearray(1 << 20))
-            while size := stream.readinto(buffer):
-                digest.update(buffer[:size])
-        return digest.hexdigest()
+    # By descriptor and into one buffer: of a hundred thousand small files, most of the time would go into
+    # opening streams, and of large ones into fresh memory.
+    digest, view = hashlib.sha256(), _buffer.view
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        while size := os.readv(descriptor, [view]):
+            digest.update(view[:size])
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()
 
 
 _READ: dict[tuple[int, int, int, int], str] = {}

@@ -118,6 +118,31 @@ def test_ranges_caching_and_head(release: Release, url: str) -> None:
     assert httpx.get(f"{url}/index.html").headers["cache-control"] == "no-cache"
 
 
+def test_pages_are_compressed_once_and_follow_what_is_published(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    page = layout.wheelhouse / "index.html"
+    publish(*reports(make_kernel(tmp_path / "dist")), layout)
+    with running(Service(layout.wheelhouse)) as url:
+        for path, headers in (("/", {}), ("/index.html", {}), ("/", {"accept-encoding": "identity"})):
+            answer = httpx.get(url + path, headers=headers)
+            assert answer.content == page.read_bytes()
+            assert answer.headers.get("content-encoding") == (None if headers else "gzip")
+            assert answer.headers["vary"] == "Accept-Encoding"
+        before = httpx.get(url)
+        assert int(before.headers["content-length"]) < page.stat().st_size
+        again = {"if-none-match": before.headers["etag"]}
+        assert httpx.get(url, headers=again).status_code == 304
+        part = httpx.get(url, headers={"range": "bytes=2-8"})
+        assert (part.status_code, part.content) == (206, page.read_bytes()[2:9])
+        assert "content-encoding" not in part.headers
+        assert httpx.head(url).headers["content-length"] == str(page.stat().st_size)
+        publish(*reports(make_kernel(tmp_path / "dist", "0.3.21+cu130.torch2.12.0.sm120a.2")), layout)
+        after = httpx.get(url, headers=again)
+        assert after.content == page.read_bytes() != before.content
+        vary = httpx.get(f"{url}/simple/sgl-kernel/", headers={"accept": JSON}).headers["vary"]
+        assert {item.strip() for item in vary.split(",")} == {"Accept", "Accept-Encoding"}
+
+
 @pytest.mark.parametrize(
     "path",
     [

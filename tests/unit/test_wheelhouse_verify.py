@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,9 +14,12 @@ import pytest
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.wheelhouse import Release, Wheelhouse, index, pointers, publish
+from sglwheel.wheelhouse.documents import Document
 from sglwheel.wheelhouse.gc import Policy, collect
 from sglwheel.wheelhouse.life import yank
-from sglwheel.wheelhouse.record import now
+from sglwheel.wheelhouse.noted import Notes
+from sglwheel.wheelhouse.record import Record, now
+from sglwheel.wheelhouse.settle import settle
 from sglwheel.wheelhouse.verify import verify
 from wheelworld import make_kernel, reports
 
@@ -54,6 +58,12 @@ def separate(root: Path) -> Path:
     return flat
 
 
+def outside(root: Path, inside: str) -> None:
+    """Move it out of the tree and leave a symlink: what is read through it is still right."""
+    path = sorted(root.glob(inside))[0]
+    path.symlink_to(path.rename(root.parent / "outside"))
+
+
 def damage_home_of_copy(root: Path) -> None:
     separate(root)
     flip(one_wheel(root))
@@ -71,6 +81,8 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
     "foreign file": ("orphan", lambda root: (one_wheel(root).parent / "evil.txt").write_text("x")),
     "dead publisher": ("leftover", lambda root: (root / "builds/.x.1.2").mkdir()),
     "symlink out": ("symlink", lambda root: (root / "passwd.whl").symlink_to("/etc/passwd")),
+    "symlink in a line": ("symlink", lambda root: outside(root, "lines/*/*.whl")),
+    "symlink in simple": ("symlink", lambda root: outside(root, "simple/sgl-kernel")),
     "line emptied": ("line", lambda root: [path.unlink() for path in root.glob("lines/*/*.whl")]),
 }
 
@@ -103,6 +115,80 @@ def test_what_was_noted_is_read_and_not_rendered_but_never_believed_alone(
     house.notes.write_text('["torn')
     assert verify(house).findings == ()
     assert len(rendered) == 2
+
+
+DOCUMENTS = ("index.html", "releases.json", "simple/sgl-kernel/index.html", "simple/sgl-kernel/index.json")
+
+
+def lines_of(text: str) -> list[int]:
+    """Where the lines of releases stand."""
+    return [number for number, line in enumerate(text.split("\n")) if "sm120a." in line]
+
+
+def swapped(text: str) -> str:
+    lines = text.split("\n")
+    one, other = lines_of(text)[-2:]
+    lines[one], lines[other] = lines[other], lines[one]
+    return "\n".join(lines)
+
+
+def without(text: str) -> str:
+    lines = text.split("\n")
+    del lines[lines_of(text)[-1]]
+    return "\n".join(lines)
+
+
+def twice(text: str) -> str:
+    lines = text.split("\n")
+    last = lines_of(text)[-1]
+    return "\n".join([*lines[:last], lines[last], *lines[last:]])
+
+
+EDITS: dict[str, Callable[[str], str]] = {
+    "one word": lambda text: text.replace("sha256", "sha512", 1),
+    "other order": swapped,
+    "a line less": without,
+    "a line twice": twice,
+    "other line ends": lambda text: text.replace("\n", "\r\n"),
+    "one more byte": lambda text: text + "\n",
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_each_line_of_what_lists_all_is_compared_and_none_is_rendered(
+    house: Wheelhouse, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for build in (1, 2, 3):
+        put(house, build)
+    rendered: list[str] = []
+    real = Notes.believing
+
+    def watched(notes: Notes, document: Document, name: str, text: str) -> Document:
+        def line(record: Record) -> str | None:
+            rendered.append(record.id)
+            return document.line(record)
+
+        return real(notes, replace(document, line=line), name, text)
+
+    monkeypatch.setattr(Notes, "believing", watched)
+    assert verify(house).findings == ()
+    assert rendered == []
+    path = house.root / name
+    sound = path.read_text()
+    for edit in EDITS.values():
+        path.write_bytes(edit(sound).encode())
+        assert path.read_bytes() != sound.encode()
+        assert [(item.rule, item.file) for item in verify(house).findings] == [("derived", name)]
+    assert verify(house, repair=True).ok
+    assert path.read_text() == sound
+
+
+def test_what_is_wrong_is_never_noted_as_right(house: Wheelhouse) -> None:
+    release = put(house, 1)
+    (release.directory / f"{release.record.filename}.smoke.json").write_text('{"wheel_sha256": "0"}')
+    with house.locked():
+        settle(house, fresh=True)
+    assert [finding.rule for finding in verify(house).findings] == ["result"]
 
 
 @pytest.mark.parametrize("name", DAMAGE)

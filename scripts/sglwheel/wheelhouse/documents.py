@@ -66,10 +66,10 @@ class Document:
         known = list(lines.values())
         return self._join([*fresh[::-1], *known] if self.newest_first else [*known, *fresh])
 
-    def shows(self, text: str) -> set[str]:
-        """The releases that have a line in `text`."""
+    def shown(self, text: str) -> dict[str, str]:
+        """For each release that has a line in `text`, that line."""
         body = text.partition(f"{self.opening}\n")[2].rpartition(f"\n{self.closing}")[0]
-        return {self.key(line) for line in body.split(self.separator) if line}
+        return {self.key(line): line for line in body.split(self.separator) if line}
 
     def _join(self, lines: list[str]) -> str:
         head, tail = self.frame(lines)

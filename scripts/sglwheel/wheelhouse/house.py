@@ -104,6 +104,10 @@ class Wheelhouse:
 
     def read(self, id: str) -> Record:
         """The record of one release, from the release itself. Raises WheelhouseError."""
+        return self.read_text(id)[0]
+
+    def read_text(self, id: str) -> tuple[Record, bytes]:
+        """The record of one release and the text that holds it. Raises WheelhouseError."""
         path = self.builds / id / "release.json"
         try:
             text = path.read_bytes()
@@ -118,7 +122,7 @@ class Wheelhouse:
                 where={"file": str(path)},
                 next="sglwheel wheelhouse verify --repair",
             )
-        return record
+        return record, text
 
     def write(self, record: Record) -> None:
         files.write_atomic(self.builds / record.id / "release.json", record.to_json())

@@ -11,17 +11,18 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from sglwheel import __version__, files
-from sglwheel.wheelhouse import noted
+from sglwheel.wheelhouse import results
 from sglwheel.wheelhouse.documents import Document, write_changed
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.lines import ANYWHERE, Lines
+from sglwheel.wheelhouse.noted import Note, Notes
 from sglwheel.wheelhouse.record import Record, rivals
 from sglwheel.wheelhouse.rendering import listing, render, template
 from sglwheel.wheelhouse.wheelfile import release_id
@@ -32,9 +33,10 @@ _MANY = 100
 _quoted = functools.lru_cache(maxsize=4096)(quote)
 
 
-def derive(house: Wheelhouse, *, fresh: bool = False) -> list[Record]:
+def derive(house: Wheelhouse, notes: Notes, *, fresh: bool = False) -> list[Record]:
     """Bring all but lines and page up to date with the releases in flight; return those. Needs the lock.
 
+    What is rendered is noted in `notes`, which `write_page` keeps.
     `fresh` reads and writes all of it, as does a wheelhouse that another version of the tool wrote, or whose
     catalogue does not list what is on disk.
     """
@@ -45,23 +47,24 @@ def derive(house: Wheelhouse, *, fresh: bool = False) -> list[Record]:
         house.stamp.unlink(missing_ok=True)
         changed = sorted(map(house.read, house.ids()), key=Record.order)
     whole = not house.stamp.is_file()
-    _subindexes(house, changed, durable=len(changed) < _MANY, whole=whole)
+    _subindexes(house, changed, notes, durable=len(changed) < _MANY)
     # The catalogue first: it decides whether the next refresh may splice, so it must not be behind the rest
     # while the journal still names what is missing there.
-    _update([catalogue(house.root)], changed, house, whole=whole)
+    _update([catalogue(house.root)], changed, house, notes, whole=whole)
     for project in sorted({record.project for record in changed}):
         members = [record for record in changed if record.project == project]
-        _update(simple_documents(house.root, project), members, house, whole=whole)
+        _update(simple_documents(house.root, project), members, house, notes, whole=whole)
     _project_list(house)
     return changed
 
 
 def write_page(
-    house: Wheelhouse, changed: Iterable[Record], lines: Iterable[Any], *, fresh: bool = False
+    house: Wheelhouse, changed: Sequence[Record], lines: Iterable[Any], notes: Notes, *, fresh: bool = False
 ) -> None:
     """Write `index.html`, last of all, and say that everything is in step."""
     whole = fresh or not house.stamp.is_file()
-    _update([page(house.root, lines)], list(changed), house, whole=whole)
+    _update([page(house.root, lines)], list(changed), house, notes, whole=whole)
+    notes.write(house.notes, changed, stamp(), whole=whole)
     write_changed(house.stamp, stamp())
 
 
@@ -79,20 +82,20 @@ def line_files(name: str, records: list[Record]) -> dict[str, str]:
     return texts
 
 
-def whole_documents(
-    house: Wheelhouse, records: list[Record], lines: Iterable[Any]
-) -> Iterator[tuple[Document, str]]:
-    """Every derived document of a wheelhouse with what it should say."""
-    documents = [catalogue(house.root), page(house.root, lines)]
-    for project in sorted({record.project for record in records}):
-        documents += simple_documents(house.root, project)
-    for document in documents:
-        yield document, document.whole(record for record in records if document.holds(record))
+def documents(house: Wheelhouse, projects: Iterable[str], lines: Iterable[Any]) -> list[Document]:
+    """Every derived document that has a line for each release."""
+    found = [catalogue(house.root), page(house.root, lines)]
+    for project in projects:
+        found += simple_documents(house.root, project)
+    return found
 
 
-def _update(documents: Iterable[Document], changed: list[Record], house: Wheelhouse, *, whole: bool) -> None:
+def _update(
+    documents: Iterable[Document], changed: list[Record], house: Wheelhouse, notes: Notes, *, whole: bool
+) -> None:
     """Write documents in their order: spliced, or whole where that is not sure to be right."""
-    for document in documents:
+    for silent in documents:
+        document = notes.recording(silent, str(silent.path.relative_to(house.root)))
         text = None
         if not whole:
             with suppress(OSError, UnicodeDecodeError):
@@ -105,8 +108,8 @@ def _update(documents: Iterable[Document], changed: list[Record], house: Wheelho
 
 def _current(house: Wheelhouse, changed: Iterable[str]) -> bool:
     try:
-        listed = catalogue(house.root).shows(house.catalogue.read_text("utf-8"))
-        return house.stamp.read_text("utf-8") == stamp() and listed.union(changed) == set(house.ids())
+        listed = catalogue(house.root).shown(house.catalogue.read_text("utf-8"))
+        return house.stamp.read_text("utf-8") == stamp() and listed.keys() | set(changed) == set(house.ids())
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -122,16 +125,18 @@ def stamp() -> str:
     return digest.hexdigest()
 
 
-def _subindexes(house: Wheelhouse, records: Iterable[Record], *, durable: bool, whole: bool) -> None:
-    def written() -> Iterator[tuple[Record, dict[str, str]]]:
-        for record in records:
-            house.expose(record)
-            texts = subindex(record)
-            for path, text in texts.items():
-                write_changed(house.builds / record.id / path, text, durable=durable)
-            yield record, texts
-
-    noted.write(house.notes, written(), stamp(), whole=whole)
+def _subindexes(house: Wheelhouse, records: Iterable[Record], notes: Notes, *, durable: bool) -> None:
+    for record in records:
+        house.expose(record)
+        home, known = house.builds / record.id, notes.setdefault(record.id, Note()).files
+        for path, text in subindex(record).items():
+            write_changed(home / path, text, durable=durable)
+            known[path] = files.digest(text)
+        for name in (results.name(record, kind) for kind in results.KINDS):
+            with suppress(OSError):
+                data = (home / name).read_bytes()
+                if results.is_about(data, record):
+                    known[name] = hashlib.sha256(data).hexdigest()
     if durable:
         files.sync_directory(house.root)
     else:
@@ -161,6 +166,12 @@ def subindex(record: Record) -> dict[str, str]:
         ),
         "simple/index.html": _single(record.project),
     }
+
+
+@functools.cache
+def subindex_names(project: str) -> frozenset[str]:
+    """The files that `subindex` renders for a release of this project."""
+    return frozenset({"index.html", "requirements.txt", f"simple/{project}/index.html", "simple/index.html"})
 
 
 def _build_page(record: Record) -> str:

@@ -12,15 +12,16 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sglwheel.errors import WheelhouseError
+from sglwheel.wheelhouse.compressed import SMALLEST, Compressed
 from sglwheel.wheelhouse.house import Wheelhouse
 
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -29,6 +30,7 @@ _HTML = "application/vnd.pypi.simple.v1+html"
 _FOREVER = "public, max-age=31536000, immutable"
 _ASK = "no-cache"
 _CHUNK = 1 << 20
+_BINARY = (".whl", ".pyz", ".metadata", ".sig")
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,7 @@ def application(service: Service) -> ASGIApp:
     """The ASGI application; also for whoever has a server of their own."""
     return Starlette(
         routes=[Mount("/", _Files(service.root))],
-        middleware=[
-            *([Middleware(_Token, token=service.token)] if service.token else []),
-            Middleware(_CompressText),
-        ],
+        middleware=[Middleware(_Token, token=service.token)] if service.token else [],
     )
 
 
@@ -88,6 +87,8 @@ def serve(service: Service) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
+        # Longer than clients keep a connection in reserve, so that none is closed as its next request comes.
+        timeout_keep_alive=120,
         timeout_graceful_shutdown=5,
     )
     try:
@@ -106,6 +107,7 @@ class _Files(StaticFiles):
     def __init__(self, root: Path) -> None:
         # Symlinks are not followed: what lies outside is nobody's business.
         super().__init__(directory=root, html=True, follow_symlink=False)
+        self._compressed = Compressed()
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         parts = path.split("/")
@@ -123,12 +125,24 @@ class _Files(StaticFiles):
         if isinstance(response, FileResponse):
             # With the default of 64 KiB a large wheel takes a third longer than from a plain file server.
             response.chunk_size = _CHUNK
+            # Never wheels: they are compressed, and ranges of them are asked for.
+            if not path.endswith(_BINARY):
+                response = await self._text(response, scope)
         if simple:
-            response.headers["vary"] = "Accept"
+            response.headers.add_vary_header("Accept")
         forever = parts[0] == "builds" and path.endswith((".whl", ".metadata"))
         response.headers["cache-control"] = _FOREVER if forever and response.status_code < 300 else _ASK
         response.headers["x-content-type-options"] = "nosniff"
         return response
+
+    async def _text(self, response: FileResponse, scope: Scope) -> Response:
+        asked = Headers(scope=scope)
+        response.headers.add_vary_header("Accept-Encoding")
+        whole = scope["method"] == "GET" and response.status_code == 200 and "range" not in asked
+        large = int(response.headers["content-length"]) >= SMALLEST
+        if not (whole and large and "gzip" in asked.get("accept-encoding", "")):
+            return response
+        return await run_in_threadpool(self._compressed.answer, response)
 
 
 def wants_json(accept: str) -> bool:
@@ -151,18 +165,6 @@ def _accepted(accept: str) -> list[tuple[str, float]]:
         except ValueError:
             continue
     return kinds
-
-
-class _CompressText:
-    """Compress pages, never wheels: they are compressed, and ranges of them are asked for."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._plain = app
-        self._compressed = GZipMiddleware(app, minimum_size=2048, compresslevel=4)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        binary = str(scope.get("path", "")).endswith((".whl", ".pyz", ".metadata", ".sig"))
-        await (self._plain if binary else self._compressed)(scope, receive, send)
 
 
 class _Token:

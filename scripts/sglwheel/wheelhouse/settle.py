@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sglwheel.wheelhouse import index, nodeprogram, pointers, signing
 from sglwheel.wheelhouse.house import Wheelhouse
+from sglwheel.wheelhouse.noted import Notes
 
 
 def settle(house: Wheelhouse, *, fresh: bool = False) -> None:
@@ -11,11 +12,12 @@ def settle(house: Wheelhouse, *, fresh: bool = False) -> None:
 
     `fresh` reads and writes everything instead of what changed.
     """
-    changed = index.derive(house, fresh=fresh)
+    notes = Notes()
+    changed = index.derive(house, notes, fresh=fresh)
     for pointer in pointers.heal(house, whole=not house.stamp.is_file()).values():
         if any(not house.read(id).available for id in pointer.members):
             pointers.retreat(house, pointer)
     pointers.advance(house, changed)
     nodeprogram.write(house.root)
     signing.resign(house, changed)
-    index.write_page(house, changed, pointers.load_all(house).values(), fresh=fresh)
+    index.write_page(house, changed, pointers.load_all(house).values(), notes, fresh=fresh)

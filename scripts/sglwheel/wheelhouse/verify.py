@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,15 +11,17 @@ from typing import Any
 
 from sglwheel import files, programs
 from sglwheel.errors import WheelhouseError
-from sglwheel.wheelhouse import index, noted, pointers
+from sglwheel.wheelhouse import index, noted, pointers, results
 from sglwheel.wheelhouse.house import Wheelhouse
-from sglwheel.wheelhouse.links import copy_synced
+from sglwheel.wheelhouse.mending import mend
+from sglwheel.wheelhouse.noted import Notes
 from sglwheel.wheelhouse.record import Record
 from sglwheel.wheelhouse.settle import settle
 
 # Hashing releases the GIL; more readers than this only make a disk seek.
 _READERS = 4
-_RESULTS = ("inspection", "smoke", "provenance", "gpu")
+# Releases that a reader takes at once: handing over each cost more than looking at it.
+_BATCH = 16
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def verify(
         findings = look.all(progress)
         if repair and findings:
             for finding in findings:
-                look.mend(finding)
+                mend(house, look.records, finding.rule, house.root / finding.file)
             with house.transaction():
                 settle(house, fresh=True)
             again = {(finding.rule, finding.file) for finding in look.all(None)}
@@ -78,19 +78,25 @@ class _Look:
         self.house = house
         self.records: dict[str, Record] = {}
         self.bytes_read = 0
-        self.notes: noted.Notes = {}
+        self.notes = Notes()
+        # Wheels that were read, so that their other names need not be: id → device and inode.
+        self.read: dict[str, tuple[int, int]] = {}
 
     def all(self, progress: Callable[[int, int], None] | None) -> list[Finding]:
-        self.records, self.bytes_read = {}, 0
-        self.notes = noted.read(self.house.notes)
+        self.records, self.read, self.bytes_read = {}, {}, 0
+        self.notes = Notes.read(self.house.notes)
         found = list(self._strangers())
         ids = self.house.ids()
+        batches = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
+        done = 0
         with ThreadPoolExecutor(_READERS) as pool:
-            for done, (record, findings) in enumerate(pool.map(self._release, ids), start=1):
-                found += findings
-                if record:
-                    self.records[record.id] = record
-                    self.bytes_read += record.size
+            for batch in pool.map(lambda batch: [self._release(id) for id in batch], batches):
+                for record, findings in batch:
+                    found += findings
+                    if record:
+                        self.records[record.id] = record
+                        self.bytes_read += record.size
+                done += len(batch)
                 if progress:
                     progress(done, len(ids))
         found += self._flat()
@@ -98,88 +104,85 @@ class _Look:
             found += self._derived()
         return found
 
-    def _finding(self, rule: str, path: Path, detail: str) -> Finding:
-        return Finding(rule, str(path.relative_to(self.house.root)), detail)
+    def _finding(self, rule: str, path: Path | str, detail: str) -> Finding:
+        return Finding(rule, os.path.relpath(path, self.house.root), detail)
 
-    def _symlink(self, path: Path) -> Finding:
-        return self._finding(
-            "symlink", path, f"points to {path.readlink()}: links would be followed out of here"
-        )
+    def _symlink(self, path: str) -> Finding:
+        target = Path(path).readlink()
+        return self._finding("symlink", path, f"points to {target}: links would be followed out of here")
 
     def _strangers(self) -> Iterator[Finding]:
         root = self.house.root
-        for path in [*root.iterdir(), *root.glob("lines/*")]:
+        for entry in _entries(root):
+            if entry.is_symlink():
+                yield self._symlink(entry.path)
+        for path in [*root.glob("lines/**/*"), *root.glob("simple/**/*")]:
             if path.is_symlink():
-                yield self._symlink(path)
-        for path in self.house.builds.iterdir():
-            if path.is_symlink():
-                yield self._symlink(path)
-            elif path.name.startswith("."):
-                yield self._finding("leftover", path, "a publisher died here")
-            elif not path.is_dir():
-                yield self._finding("orphan", path, "not a release")
+                yield self._symlink(str(path))
+        for entry in _entries(self.house.builds):
+            if entry.is_symlink():
+                yield self._symlink(entry.path)
+            elif entry.name.startswith("."):
+                yield self._finding("leftover", entry.path, "a publisher died here")
+            elif not entry.is_dir():
+                yield self._finding("orphan", entry.path, "not a release")
         if self.house.in_flight():
             yield Finding("interrupted", ".state/journal.json", ", ".join(self.house.in_flight()))
 
     def _release(self, id: str) -> tuple[Record | None, list[Finding]]:
-        home = self.house.builds / id
         try:
-            record = self.house.read(id)
+            record, text = self.house.read_text(id)
         except WheelhouseError as error:
-            return None, [self._finding("record", home / "release.json", error.what)]
-        return record, list(self._contents(home, record))
+            return None, [self._finding("record", self.house.builds / id / "release.json", error.what)]
+        if id in self.notes and self.notes[id].key != noted.key(text, index.stamp()):
+            # Of an earlier record, or of templates that changed.
+            del self.notes[id]
+        return record, list(self._contents(id, record))
 
-    def _contents(self, home: Path, record: Record) -> Iterator[Finding]:
-        wheel = home / record.filename
-        expected = {
-            "release.json",
-            "index.html",
-            "simple",
-            "requirements.txt",
-            *(f"{record.filename}.{kind}.json" for kind in _RESULTS),
-        }
+    def _contents(self, id: str, record: Record) -> Iterator[Finding]:
+        # Plain text: paths as objects cost as much as reading these small files.
+        home = f"{self.house.builds}/{id}"
+        entries = {entry.name: entry for entry in _entries(home)}
+        expected = {"release.json", "index.html", "simple", "requirements.txt"}
         if not record.removed:
-            expected |= {record.filename, f"{record.filename}.metadata", f"{record.filename}.sig"}
-            yield from self._bytes(wheel, record.sha256, "wheel")
-            yield from self._bytes(home / f"{record.filename}.metadata", record.metadata_sha256, "metadata")
-        for kind in _RESULTS:
-            path = home / f"{record.filename}.{kind}.json"
-            try:
-                about = json.loads(path.read_bytes())["wheel_sha256"]
-            except FileNotFoundError:
-                if kind != "gpu":
-                    yield self._finding("result", path, "missing")
-                continue
-            except (OSError, ValueError, KeyError, TypeError):
-                about = None
-            if about != record.sha256:
-                yield self._finding("result", path, "is not about this wheel")
-        yield from self._subindex(home, record)
-        with os.scandir(home) as entries:
-            for entry in entries:
-                if entry.is_symlink():
-                    yield self._symlink(home / entry.name)
-                elif entry.name not in expected:
-                    yield self._finding("orphan", home / entry.name, "nobody of us wrote it")
+            wheel = record.filename
+            expected |= {wheel, f"{wheel}.metadata", f"{wheel}.sig"}
+            if wheel in entries:
+                self.read[id] = _identity(entries[wheel])
+            yield from self._bytes(f"{home}/{wheel}", record.sha256, "wheel")
+            yield from self._bytes(f"{home}/{wheel}.metadata", record.metadata_sha256, "metadata")
+        known = self.notes[id].files if id in self.notes else {}
+        as_noted = {name for name, sha256 in known.items() if _is(f"{home}/{name}", sha256)}
+        for kind in results.KINDS:
+            name = results.name(record, kind)
+            expected.add(name)
+            if name not in as_noted and (name in entries or kind in results.PUBLISHED):
+                yield from self._result(Path(home, name), record)
+        if not as_noted >= index.subindex_names(record.project):
+            yield from self._subindex(home, record)
+        for name in entries.keys() - expected:
+            yield self._finding("orphan", f"{home}/{name}", "nobody of us wrote it")
+        for entry in entries.values():
+            if entry.is_symlink():
+                yield self._symlink(entry.path)
 
-    def _subindex(self, home: Path, record: Record) -> Iterator[Finding]:
-        key, hashes = self.notes.get(record.id, ("", {}))
-        if key != noted.key(record, index.stamp()):
-            hashes = {}
-        if hashes and all(self._is(home / name, sha256) for name, sha256 in hashes.items()):
-            return
-        for name, text in index.subindex(record).items():
-            if not self._is(home / name, files.digest(text)):
-                yield self._finding("derived", home / name, "is not what the releases say")
-
-    @staticmethod
-    def _is(path: Path, sha256: str) -> bool:
+    def _result(self, path: Path, record: Record) -> Iterator[Finding]:
         try:
-            return files.sha256(path) == sha256
+            good = results.is_about(path.read_bytes(), record)
+        except FileNotFoundError:
+            yield self._finding("result", path, "missing")
+            return
         except OSError:
-            return False
+            good = False
+        if not good:
+            yield self._finding("result", path, "is not about this wheel")
 
-    def _bytes(self, path: Path, sha256: str, rule: str) -> Iterator[Finding]:
+    def _subindex(self, home: str, record: Record) -> Iterator[Finding]:
+        for name, text in index.subindex(record).items():
+            if not _is(f"{home}/{name}", files.digest(text)):
+                yield self._finding("derived", f"{home}/{name}", "is not what the releases say")
+
+    def _bytes(self, path: str, sha256: str, rule: str) -> Iterator[Finding]:
         try:
             seen = files.sha256(path)
         except OSError as error:
@@ -190,29 +193,25 @@ class _Look:
 
     def _flat(self) -> Iterator[Finding]:
         shown = {record.filename: record for record in self.records.values() if record.available}
-        for path in sorted(self.house.root.glob("*.whl")):
-            record = shown.pop(path.name, None)
+        for entry in sorted(_entries(self.house.root), key=lambda entry: entry.name):
+            if not entry.name.endswith(".whl"):
+                continue
+            record = shown.pop(entry.name, None)
             if record is None:
-                yield self._finding("orphan", path, "no available release has this file")
-            elif not path.is_symlink():
-                home = self.house.builds / record.id / record.filename
-                if not (home.is_file() and path.samefile(home)):
-                    yield from self._bytes(path, record.sha256, "flat")
+                yield self._finding("orphan", entry.path, "no available release has this file")
+            elif not entry.is_symlink() and self.read.get(record.id) != _identity(entry):
+                yield from self._bytes(entry.path, record.sha256, "flat")
         for name in sorted(shown):
             yield self._finding("flat", self.house.root / name, "missing")
 
     def _derived(self) -> Iterator[Finding]:
         house = self.house
-        ordered = sorted(self.records.values(), key=Record.order)
         try:
             lines = pointers.load_all(house)
         except WheelhouseError as error:
             yield Finding("line", error.where.get("file", "lines"), error.what)
             lines = {}
         texts: dict[Path, str | bytes] = {house.root / name: programs.packed(name) for name in programs.ALL}
-        texts |= {
-            document.path: text for document, text in index.whole_documents(house, ordered, lines.values())
-        }
         for name, pointer in lines.items():
             gone = [id for id in pointer.members if id not in self.records or not self.records[id].available]
             home = pointers.directory(house, name)
@@ -222,51 +221,56 @@ class _Look:
             members = [self.records[id] for id in pointer.members]
             for part, text in index.line_files(name, members).items():
                 texts[home / part] = text
+            there = {entry.name: entry for entry in _entries(home)}
             for record in members:
-                yield from self._bytes(home / record.filename, record.sha256, "line")
-        for path, wanted in texts.items():
+                entry = there.get(record.filename)
+                if entry is None or self.read.get(record.id) != _identity(entry):
+                    yield from self._bytes(f"{home}/{record.filename}", record.sha256, "line")
+        wrong = [path for path, wanted in texts.items() if not _says(path, wanted)]
+        wrong += self._documents(lines.values())
+        for path in wrong:
+            yield self._finding("derived", path, "is not what the releases say")
+
+    def _documents(self, lines: Iterable[pointers.Pointer]) -> Iterator[Path]:
+        """Those of the documents with a line for each release that do not say what they should."""
+        ordered = sorted(self.records.values(), key=Record.order)
+        projects = sorted({record.project for record in ordered})
+        for document in index.documents(self.house, projects, lines):
             try:
-                same = path.read_bytes() == (wanted.encode() if isinstance(wanted, str) else wanted)
-            except OSError:
-                same = False
-            if not same:
-                yield self._finding("derived", path, "is not what the releases say")
+                there = document.path.read_bytes().decode()
+            except (OSError, UnicodeDecodeError):
+                yield document.path
+                continue
+            name = str(document.path.relative_to(self.house.root))
+            wanted = self.notes.believing(document, name, there)
+            if wanted.whole(record for record in ordered if document.holds(record)) != there:
+                yield document.path
 
-    def mend(self, finding: Finding) -> None:
-        """What making derived files again does not put right."""
-        path = self.house.root / finding.file
-        if finding.rule in ("orphan", "leftover", "symlink"):
-            self._quarantine(path)
-        elif finding.rule == "wheel":
-            self._restore(path)
-        elif finding.rule == "flat":
-            # A broken copy goes; settling links the wheel again.
-            self._quarantine(path)
-        elif finding.rule == "record":
-            self._record(path)
-        elif finding.rule == "line" and path.suffix == ".whl":
-            self._quarantine(path)
 
-    def _quarantine(self, path: Path) -> None:
-        if path.exists() or path.is_symlink():
-            target = self.house.quarantine / path.relative_to(self.house.root)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(path, target.with_name(f"{target.name}.{len(list(target.parent.iterdir()))}"))
+def _entries(directory: Path | str) -> list[os.DirEntry[str]]:
+    """What lies in a directory, or nothing where there is none."""
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
 
-    def _restore(self, path: Path) -> None:
-        """Bring a damaged wheel back from a copy of it that is whole."""
-        record = self.records[path.parent.name]
-        for copy in [self.house.flat(record), *self.house.root.glob(f"lines/*/{record.filename}")]:
-            if copy.is_file() and not copy.is_symlink() and files.sha256(copy) == record.sha256:
-                temporary = path.with_name(f".{path.name}.restored")
-                copy_synced(copy, temporary)
-                self._quarantine(path)
-                temporary.replace(path)
-                return
 
-    def _record(self, path: Path) -> None:
-        """Bring a damaged record back from the catalogue, if the wheel that it speaks of is there."""
-        for record in self.house.cached().values():
-            wheel = path.parent / record.filename
-            if record.id == path.parent.name and wheel.is_file() and files.sha256(wheel) == record.sha256:
-                files.write_atomic(path, record.to_json())
+def _identity(entry: os.DirEntry[str]) -> tuple[int, int]:
+    """Device and inode of what lies there itself, not of what it points to."""
+    facts = entry.stat(follow_symlinks=False)
+    return facts.st_dev, facts.st_ino
+
+
+def _is(path: str, sha256: str) -> bool:
+    try:
+        return files.sha256(path) == sha256
+    except OSError:
+        return False
+
+
+def _says(path: Path, wanted: str | bytes) -> bool:
+    try:
+        return path.read_bytes() == (wanted.encode() if isinstance(wanted, str) else wanted)
+    except OSError:
+        return False

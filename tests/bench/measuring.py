@@ -1,0 +1,90 @@
+"""One run's lines, each with its spread, and the bars that it missed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """How long `run` takes by the clock."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def turn_by_turn(
+    runs: dict[str, Callable[[], object]], rounds: int, before: Callable[[], object] = lambda: None
+) -> dict[str, list[float]]:
+    """Seconds of each, all of them once in each round: what slows the host for a while slows all.
+
+    `before` each of them is not counted.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            before()
+            taken[name].append(seconds(run))
+    return taken
+
+
+@dataclass
+class Report:
+    """Prints as it goes; ends nonzero when a bar was missed."""
+
+    missed: list[str] = field(default_factory=list)
+
+    def say(self, what: str, value: str, note: str = "") -> None:
+        print(f"{what:<52} {value:>10}  {note}".rstrip(), flush=True)
+
+    def times(self, what: str, taken: Sequence[float], *, bar: float | None = None) -> float:
+        """Median and spread of seconds, and what they may be; return the median."""
+        median = statistics.median(taken)
+        note = f"{min(taken):.2f} to {max(taken):.2f}, {len(taken)} runs"
+        if bar is not None:
+            note += self._judged(what, median <= bar, f"{bar:g} s")
+        self.say(what, f"{median:.2f} s", note)
+        return median
+
+    def ratio(
+        self, what: str, mine: Sequence[float], other: Sequence[float], *, bar: float | None = None
+    ) -> None:
+        """Medians' ratio, and the spread of the ratios of single rounds."""
+        value = statistics.median(mine) / statistics.median(other)
+        each = [one / two for one, two in zip(mine, other, strict=True)]
+        note = f"{min(each):.2f} to {max(each):.2f} in single rounds"
+        if bar is not None:
+            note += self._judged(what, value <= bar, f"{bar:g}")
+        self.say(what, f"{value:.2f}", note)
+
+    def count(self, what: str, value: int, *, bar: int, detail: str = "") -> None:
+        """A number that must be `bar`."""
+        self.say(what, str(value), f"{detail}{self._judged(what, value == bar, str(bar))}".lstrip(", "))
+
+    def _judged(self, what: str, good: bool, bar: str) -> str:
+        if not good:
+            self.missed.append(what)
+        return f", bar: {bar}{'' if good else ' MISSED'}"
+
+
+def machine() -> str:
+    """What the numbers hold for."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    load = " ".join(f"{item:.1f}" for item in os.getloadavg())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{os.cpu_count()} x {model}, {memory:.0f} GiB, Linux {platform.release()}, "
+        f"Python {platform.python_version()}, load {load}"
+    )
