@@ -19,7 +19,8 @@ from sglwheel.errors import BuildError, PatchError, SglwheelError, UsageError
 from sglwheel.inspect import Expectation, inspect
 from sglwheel.mirrors import Mirrors
 from sglwheel.recipe import PythonRecipe
-from sglwheel.series.predicates import Facts, parse
+from sglwheel.series.predicateparser import parse
+from sglwheel.series.predicates import Facts
 from sglwheel.source import Dependencies
 from sglwheel.toolchain import uvtool
 from sglwheel.toolchain.packing import PackingEnv

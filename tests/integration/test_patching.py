@@ -12,7 +12,7 @@ import pytest
 from patchworld import CMAKE, DIRECTORY, TRAILERS, World, simple, with_line
 from sglwheel import patching, series
 from sglwheel.errors import PatchError
-from sglwheel.patching import PatchedTree, PatchState, worktree
+from sglwheel.patching import PatchedTree, PatchState, plaintree, worktree
 
 pytestmark = pytest.mark.integration
 LISTS = f"{DIRECTORY}/CMakeLists.txt"
@@ -275,20 +275,22 @@ def test_another_reason_gives_the_same_tree_and_keeps_its_files(world: World) ->
     assert {entry: entry.stat().st_ino for entry in second.path.rglob("*")} == inodes
 
 
-def test_edits_are_found_set_aside_and_not_built(world: World) -> None:
+def test_edits_are_found_set_aside_and_not_built(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.make_patch("p", {LISTS: with_line(CMAKE, 20, "mine()")})
     first = world.apply()
-    assert patching.edited(first) == ()
+    assert plaintree.edited(first.path) == ()
     (first.path / LISTS).write_text("edited")
     (first.path / DIRECTORY / "more.txt").write_text("more")
     (first.path / DIRECTORY / "__pycache__").mkdir()
     (first.path / DIRECTORY / "__pycache__/x.pyc").write_text("cache")
-    assert patching.edited(first) == (LISTS, f"{DIRECTORY}/more.txt")
+    assert plaintree.edited(first.path) == (LISTS, f"{DIRECTORY}/more.txt")
     again = world.apply()
     assert again == first
     assert (again.path / LISTS).read_text() == with_line(CMAKE, 20, "mine()")
     aside = again.path.with_name(f"{again.path.name}.modified")
     assert (aside / LISTS).read_text() == "edited"
+    said = capsys.readouterr().err
+    assert str(aside) in said and f"{LISTS}, {DIRECTORY}/more.txt" in said
 
 
 def test_a_killed_run_leaves_nothing_that_harms(world: World) -> None:
@@ -304,7 +306,7 @@ def test_a_killed_run_leaves_nothing_that_harms(world: World) -> None:
     (expected.path / "half").write_text("")
     assert world.apply() == expected
     assert not list(work.glob(".src-*"))
-    assert patching.edited(expected) == ()
+    assert plaintree.edited(expected.path) == ()
 
 
 def test_what_a_patch_was_made_from_need_not_be_in_the_store(world: World) -> None:

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from sglwheel.series import predicates
-from sglwheel.series.predicates import Facts, PredicateError, parse
+from sglwheel.series.predicateparser import PredicateError, parse
+from sglwheel.series.predicates import Facts
 from sglwheel.types import CommitId, CudaArch
 
 COMMIT = "4b817f5d7f6602fcfafe18d0333f0f108f25c4a7"
@@ -161,7 +162,7 @@ def test_any_text_parses_or_says_why(text: str) -> None:
     except PredicateError as error:
         assert str(error)
     else:
-        assert predicates.parse(str(predicate)) == predicate
+        assert parse(str(predicate)) == predicate
 
 
 def test_commit_ids_are_full() -> None:

@@ -51,8 +51,8 @@ def sixteen(setting: Setting) -> Iterator[Ratio]:
     """16 slots and memory for all: wall against what no schedule can beat.
 
     The interpreters of launchers and fakes start at full size on however few cores there are (a hundred of
-    them take two cores 2 to 3 s), so time is scaled less than elsewhere. Plain ninja's order is the same every
-    time, so it runs once.
+    them take two cores 2 to 3 s), so time is scaled less than elsewhere. Plain ninja's order never changes:
+    it runs once.
     """
     units = fakes.table(memory=setting.memory * 4, time=setting.time / 4)
     bound = fakes.bound(units, 16)

@@ -6,7 +6,7 @@ import resource
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from sglwheel.build import cacheledger, cachewatch, configuring, fingerprint, ha
 from sglwheel.build.admission import Governor
 from sglwheel.build.budget import Allowance, Budget
 from sglwheel.build.buildtree import BuildTree, Result
+from sglwheel.build.built import BuiltWheel
 from sglwheel.build.costs import Costs, too_large
 from sglwheel.build.diagnosis import compile_error, exceeds_host
 from sglwheel.build.forecast import Forecast
@@ -34,28 +35,13 @@ if TYPE_CHECKING:
     from sglwheel.source import Dependencies
     from sglwheel.toolchain import BuildEnv
 
+__all__ = ["BuiltWheel", "build", "configure", "recording_path"]
+
 # What a waiting launcher has for itself (two interpreters and ccache), measured with CPython 3.11 and 3.13;
 # all together get this part of the memory, so that the governor can choose among as many units as possible.
 _LAUNCHER_BYTES = 12 << 20
 _LAUNCHERS_SHARE = 50
 _LAUNCHERS_MOST = 512
-
-
-@dataclass(frozen=True)
-class BuiltWheel:
-    """The wheel as scikit-build-core made it, and what making it took (all runs of this tree together)."""
-
-    path: Path
-    fingerprint: str
-    tree: Path
-    log: Path
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int
-    steps: int
-    reused: bool
-    cache: Mapping[str, Any] = field(default_factory=dict)
-    """What the compiler cache did in the run that finished the tree."""
 
 
 def build(
@@ -92,18 +78,7 @@ def build(
             run = _Run(recipe, patched, dependencies, env, layout, tree, log, epoch, budget, flavour)
             result = replace(run(), packing=packing)
             tree.finish(result)
-    return BuiltWheel(
-        path=tree.raw / result.wheel,
-        fingerprint=digest,
-        tree=tree.path,
-        log=log,
-        seconds=result.seconds,
-        cpu_seconds=result.cpu_seconds,
-        peak_bytes=result.peak_bytes,
-        steps=result.steps,
-        reused=reused,
-        cache=tree.read("cache.json"),
-    )
+    return BuiltWheel.of(tree, result, fingerprint=digest, log=log, reused=reused)
 
 
 def configure(

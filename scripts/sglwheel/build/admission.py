@@ -162,14 +162,7 @@ class Governor:
                 unit.cost = unit.learned or self._costs.expect(unit.unit)
                 unit.since, unit.kills = time.monotonic(), self._budget.host.kills()
                 return
-            done = Finished(
-                unit.unit,
-                int(message["code"]),
-                float(message["seconds"]),
-                float(message["cpu"]),
-                max(unit.peak, int(message["peak_kib"]) * 1024),
-                str(message.get("cached", "")),
-            )
+            done = Finished.parse(unit.unit, message, peak=unit.peak)
             said = str(message.get("said", ""))
             launcher = float(message.get("own", 0.0))
         except (ValueError, KeyError, TypeError):

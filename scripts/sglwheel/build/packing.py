@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglwheel import files, process, series
-from sglwheel.build import BuiltWheel, fingerprint
+from sglwheel.build import fingerprint
 from sglwheel.build.buildtree import BuildTree, Result
+from sglwheel.build.built import BuiltWheel
 from sglwheel.errors import BuildError, PatchError
 from sglwheel.git import Git
 from sglwheel.patching import proof_holds
@@ -72,17 +73,7 @@ def pack(
                 steps=1,
             )
             tree.finish(result)
-    return BuiltWheel(
-        path=tree.raw / result.wheel,
-        fingerprint=digest,
-        tree=tree.path,
-        log=log,
-        seconds=result.seconds,
-        cpu_seconds=result.cpu_seconds,
-        peak_bytes=result.peak_bytes,
-        steps=result.steps,
-        reused=reused,
-    )
+    return BuiltWheel.of(tree, result, fingerprint=digest, log=log, reused=reused)
 
 
 def _bring(recipe: PythonRecipe, checkout: Base) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,18 @@ class Finished:
     cpu: float
     peak: int
     cached: str = ""
+
+    @classmethod
+    def parse(cls, unit: str, message: Mapping[str, Any], *, peak: int) -> Finished:
+        """A launcher's report; `peak` was seen from outside. Raises KeyError, TypeError and ValueError."""
+        return cls(
+            unit,
+            int(message["code"]),
+            float(message["seconds"]),
+            float(message["cpu"]),
+            max(peak, int(message["peak_kib"]) * 1024),
+            str(message.get("cached", "")),
+        )
 
     def costs(self) -> dict[str, Any]:
         """What the history keeps."""

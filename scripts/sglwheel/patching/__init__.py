@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from sglwheel import files
+from sglwheel import console, files
 from sglwheel.errors import PatchError
 from sglwheel.files import Layout
 from sglwheel.git import Git
-from sglwheel.patching import trials
+from sglwheel.patching import plaintree, trials
 from sglwheel.patching.worktree import State, Worktree, abort, am
 from sglwheel.recipe import Recipe
 from sglwheel.series import Patch, Proof, Series
@@ -25,8 +23,6 @@ from sglwheel.types import CommitId
 
 # Part of every key: raised when the same input would give another tree or record.
 _FORMAT = 1
-# Tests and builds run Python in the tree; its caches are no change.
-_IGNORED = ("__pycache__", ".pytest_cache")
 
 
 class Base(Protocol):
@@ -103,14 +99,6 @@ def status(
         Worktree(Git(checkout.repository), checkout.commit, work, (recipe.source.directory,)) as tree,
     ):
         return _Job(tree, series, verdicts, layout, recipe, checkout).survey()
-
-
-def edited(patched: PatchedTree) -> tuple[str, ...]:
-    """Files of a patched tree that somebody changed, added or removed since it was made."""
-    expected = _expected(_manifest(patched.path.parent, patched.path))
-    actual = _entries(patched.path)
-    names = expected.keys() | actual.keys()
-    return tuple(sorted(name for name in names if expected.get(name) != actual.get(name)))
 
 
 def _verdict(patch: Patch, facts: Facts, *, force: bool) -> tuple[Verdict, bool]:
@@ -269,64 +257,13 @@ def _keep(tree: Worktree, checkout: Base, work: Path, states: tuple[PatchState, 
     """Turn the worktree into the plain directory work/<id>/src-<tree>, or keep the one that is there."""
     commit, id = tree.head(), tree.git.tree("HEAD", failure=PatchError)
     final = work / f"src-{id[:12]}"
-    patched = PatchedTree(final, commit, id, checkout.commit, states)
-    manifest = _manifest(work, final)
-    if manifest.is_file() and _clean(final, manifest):
-        return patched
-    (tree.path / ".git").unlink()
-    # The same tree gets the same times wherever and whenever it is made: a build tree stays up to date.
-    entries = _normalise(tree.path, int(checkout.date.timestamp()) * 10**9)
-    if final.exists():
-        # Somebody's edits: out of the way, but not gone.
-        aside = work / f"{final.name}.modified"
-        shutil.rmtree(aside, ignore_errors=True)
-        final.rename(aside)
-    files.write_atomic(manifest, json.dumps(entries) + "\n")
-    tree.path.rename(final)
-    return patched
-
-
-def _manifest(work: Path, final: Path) -> Path:
-    return work / "patched" / f"{final.name}.files.json"
-
-
-_Entries = dict[str, tuple[int, int, int]]
-
-
-def _normalise(root: Path, time: int) -> _Entries:
-    """Make modes and times independent of umask and clock; list the files."""
-    for folder, _, names in os.walk(root):
-        Path(folder).chmod(0o755)
-        for name in names:
-            path = Path(folder, name)
-            if not path.is_symlink():
-                path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
-            os.utime(path, ns=(time, time), follow_symlinks=False)
-    return _entries(root)
-
-
-def _entries(root: Path) -> _Entries:
-    found: _Entries = {}
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in _IGNORED]
-        for name in names:
-            path = os.path.join(folder, name)  # noqa: PTH118 - a thousand files on the way to doing nothing
-            status = os.lstat(path)
-            found[os.path.relpath(path, root)] = (status.st_mode, status.st_size, status.st_mtime_ns)
-    return found
-
-
-def _expected(manifest: Path) -> _Entries:
-    try:
-        return {
-            name: (mode, size, time) for name, (mode, size, time) in json.loads(manifest.read_text()).items()
-        }
-    except (OSError, ValueError):
-        return {}
-
-
-def _clean(path: Path, manifest: Path) -> bool:
-    return manifest.is_file() and path.is_dir() and _entries(path) == _expected(manifest)
+    if not plaintree.clean(final):
+        (tree.path / ".git").unlink()
+        edited = plaintree.edited(final) if final.exists() else ()
+        aside = plaintree.keep(tree.path, final, int(checkout.date.timestamp()) * 10**9)
+        if edited:
+            console.warn(f"somebody edited the patched tree, which is {aside} now: {', '.join(edited)}")
+    return PatchedTree(final, commit, id, checkout.commit, states)
 
 
 def _known(record: Path, work: Path) -> PatchedTree | None:
@@ -342,4 +279,4 @@ def _known(record: Path, work: Path) -> PatchedTree | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return patched if _clean(patched.path, _manifest(work, patched.path)) else None
+    return patched if plaintree.clean(patched.path) else None

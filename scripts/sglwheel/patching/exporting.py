@@ -16,8 +16,8 @@ from sglwheel.files import Layout
 from sglwheel.git import Git
 from sglwheel.patching import Base, trials
 from sglwheel.patching.worktree import Worktree, am
-from sglwheel.series import Series, problems_error
-from sglwheel.series.patchfile import Patch, Problem, parse_patch
+from sglwheel.series import Problem, Series, problems_error
+from sglwheel.series.patchfile import Patch, parse_patch
 from sglwheel.types import CommitId
 
 # Everything that a configuration or a later git could decide otherwise is said.

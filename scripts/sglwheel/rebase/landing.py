@@ -18,8 +18,8 @@ from sglwheel.patching import exporting
 from sglwheel.patching.worktree import Tree
 from sglwheel.rebase import carry, rebasestate
 from sglwheel.rebase.rebasestate import Done, State, workspace
-from sglwheel.series import Series
-from sglwheel.series.patchfile import Patch, Proof, parse_patch
+from sglwheel.series import Proof, Series
+from sglwheel.series.patchfile import Patch, parse_patch
 from sglwheel.types import CommitId
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from sglwheel.errors import PatchError
 from sglwheel.files import Layout
-from sglwheel.series.patchfile import Patch, Problem, Proof, Status, parse_patch
+from sglwheel.series.patchfile import Patch, parse_patch
 from sglwheel.series.predicates import Facts, Predicate, Verdict
+from sglwheel.series.trailers import Problem, Proof, Status
 
 __all__ = [
     "Facts",
