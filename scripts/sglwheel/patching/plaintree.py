@@ -38,7 +38,7 @@ def clean(path: Path) -> bool:
 
 
 def edited(path: Path) -> tuple[str, ...]:
-    """Files of a kept tree that somebody changed, added or removed since it was made; none."""
+    """Files of a kept tree that somebody changed, added or removed since it was made."""
     if not _manifest(path).is_file():
         return ()
     expected, actual = _expected(_manifest(path)), _entries(path)
