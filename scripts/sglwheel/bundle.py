@@ -16,6 +16,7 @@ from typing import Any
 import zstandard
 
 from sglwheel import files
+from sglwheel.console import counted
 from sglwheel.errors import SourceError, UsageError
 from sglwheel.files import Layout
 from sglwheel.mirrors import Mirrors
@@ -100,7 +101,7 @@ class Bundle:
                 wrong[name] = "is damaged"
         if wrong:
             raise SourceError(
-                f"{len(wrong)} files of the bundle are not what it was made with",
+                f"{counted(len(wrong), 'file')} of the bundle differ from what it was made with",
                 where={"bundle": str(self.root), **wrong},
                 next=f"copy it again, or complete it: sglwheel vendor {self.recipe} -o {self.root}",
             )

@@ -45,6 +45,11 @@ def warn(text: str) -> None:
     _stderr.print(f"warning: {text}", style="yellow", markup=False)
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 patch`, `6 patches`: the number with its noun; `plural` where it is not noun + s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def emit(text: str) -> None:
     """Print machine output or a requested report to stdout."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")

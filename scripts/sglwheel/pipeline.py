@@ -209,7 +209,7 @@ def make(context: Context) -> kinds.Made:
     target = context.recipe
     # The series is read first: a malformed patch should not cost a download.
     with stage(f"series {target.source.series}", PatchError):
-        console.detail(f"{len(context.series.patches)} patches")
+        console.detail(console.counted(len(context.series.patches), "patch", "patches"))
     with stage(f"source {target.source.git} at {target.source.commit}", SourceError):
         checkout = context.checkout
         kinds.say_fetched(checkout.bytes_fetched)

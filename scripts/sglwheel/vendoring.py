@@ -69,7 +69,7 @@ def _vendor(layout: Layout, name: str, into: Path, overrides: Mapping[str, str])
         python = torchchoice.python_of(recipe)
         wanted = {item.filename: item for lock in locks for item in wheels.of(lock, python)}
         received = wheels.keep(list(wanted.values()), layout, mirrors)
-        console.detail(f"{len(wanted)} wheels, {console.format_bytes(received)} fetched")
+        console.detail(f"{console.counted(len(wanted), 'wheel')}, {console.format_bytes(received)} fetched")
     into.mkdir(parents=True, exist_ok=True)
     places: dict[str, str] = {}
     terms: dict[str, str] = {}

@@ -253,7 +253,7 @@ def test_upgrade_says_what_changed(locked: Locked, monkeypatch: pytest.MonkeyPat
     locked.edit(locked.lock, old, "f" * 40, adjust=False)
     lines = locking.render(locked.write(upgrade=True))
     assert lines[0] == "recipes/pylock.r.toml"
-    assert re.fullmatch(r"  ~ setuptools  80\.0\.0 \(1 wheels, .*\) → 81\.0\.0 \(1 wheels, .*\)", lines[1])
+    assert re.fullmatch(r"  ~ setuptools  80\.0\.0 \(1 wheel, .*\) → 81\.0\.0 \(1 wheel, .*\)", lines[1])
     assert lines[2:] == [
         "recipes/r.lock",
         f"  ~ lib  v1 = ffffffffffff → v1 = {git(lib, 'rev-parse', 'HEAD')[:12]}",

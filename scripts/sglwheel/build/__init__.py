@@ -187,7 +187,8 @@ class _Run:
         forecast = Forecast(units, self.costs, slots=budget.slots)
         room = budget.room()
         console.detail(
-            f"{len(units)} units to compile, about {console.format_seconds(forecast.total_seconds)} of CPU;"
+            f"{console.counted(len(units), 'unit')} to compile,"
+            f" about {console.format_seconds(forecast.total_seconds)} of CPU;"
             f" {budget.slots} at a time, in {console.format_bytes(room)} of memory"
         )
         cache = cachewatch.CacheWatch.of(self.recipe, self.layout, tree, self.env, self.invocation.prefixes)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sglwheel.build.costs import unit_key
-from sglwheel.console import format_bytes, format_seconds
+from sglwheel.console import counted, format_bytes, format_seconds
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def summary(history: History, *, slowest: int = 10) -> Iterator[str]:
     """What a person wants to know after a build."""
     done = [item for item in history.compiles if item.outcome == "done"]
     parts = [
-        f"{len(done)} units",
+        counted(len(done), "unit"),
         f"{format_seconds(history.cpu)} of CPU in {format_seconds(history.seconds)}",
         f"at most {format_bytes(history.peak)} at once",
     ]

@@ -141,7 +141,7 @@ def vendor(name: str, output: Path, overrides: tuple[str, ...], as_json: bool) -
     if as_json:
         console.emit_json({"bundle": str(output.absolute()), "files": made.files, "bytes": size})
     else:
-        console.emit(f"{output}: {len(made.files)} files, {console.format_bytes(size)}")
+        console.emit(f"{output}: {console.counted(len(made.files), 'file')}, {console.format_bytes(size)}")
         console.emit(f"sglwheel build {name} --offline --from {output}")
 
 

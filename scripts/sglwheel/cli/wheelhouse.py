@@ -193,7 +193,7 @@ def gc(keep_days: int, keep_generations: int, pins: tuple[Path, ...], yes: bool,
     for item in done.verdicts:
         console.emit(f"{'remove' if item.remove else 'keep':<7} {item.record.version}: {item.because}")
     would = "removed" if done.done else "would be removed (--yes)"
-    console.emit(f"{len(done.removed)} wheels, {console.format_bytes(done.bytes)} {would}")
+    console.emit(f"{console.counted(len(done.removed), 'wheel')}, {console.format_bytes(done.bytes)} {would}")
 
 
 @wheelhouse.command()
@@ -211,7 +211,8 @@ def mirror(target: str, dry_run: bool, as_json: bool) -> None:
         return
     word = "would be copied" if dry_run else "copied"
     console.emit(
-        f"{len(done.copied)} files, {console.format_bytes(done.bytes)} {word}; {done.unchanged} unchanged"
+        f"{console.counted(len(done.copied), 'file')}, {console.format_bytes(done.bytes)} {word};"
+        f" {done.unchanged} unchanged"
     )
 
 

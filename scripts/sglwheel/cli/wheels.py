@@ -153,9 +153,8 @@ def inspect(wheel: str, torch: str | None, name: str | None, kernels: int | None
         for line in found.render():
             console.emit(line)
     if not found.ok:
-        raise InspectionError(
-            f"{found.wheel.path.name}: {sum(f.severity == 'error' for f in found.findings)} errors above"
-        )
+        errors = sum(one.severity == "error" for one in found.findings)
+        raise InspectionError(f"{found.wheel.path.name}: {console.counted(errors, 'error')} above")
 
 
 @click.command()

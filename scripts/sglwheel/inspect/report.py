@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
+from sglwheel.console import counted
 from sglwheel.inspect.abi import Cause, TorchSymbols
 from sglwheel.inspect.demangle import demangle
 from sglwheel.inspect.libraries import Library
@@ -215,7 +216,7 @@ class Inspection:
         wheel = self.wheel
         yield wheel.file_name
         yield f"  sha256    {wheel.sha256}"
-        yield f"  size      {_megabytes(wheel.size)}, {len(wheel.files)} files"
+        yield f"  size      {_megabytes(wheel.size)}, {counted(len(wheel.files), 'file')}"
         yield f"  requires  {', '.join(wheel.requires) or 'nothing'}"
         yield f"  platform  {self.platform or 'cannot be computed'} (from versioned symbols)"
         yield f"  torch     {'compared with ' + self.torch if self.torch else 'not compared'}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sglwheel import source
+from sglwheel.console import counted
 from sglwheel.files import Layout
 from sglwheel.locks import published as identities
 from sglwheel.mirrors import Mirrors
@@ -95,7 +96,7 @@ def snapshot(layout: Layout, recipe_id: str) -> dict[tuple[str, str], str]:
         for package in lock.pins.packages if lock else ():
             hashes = sorted(wheel.hashes.get("sha256", "") for wheel in package.wheels or ())
             short = hashes[0][:12] if hashes else ""
-            more = f" ({len(hashes)} wheels, {short}…)"
+            more = f" ({counted(len(hashes), 'wheel')}, {short}…)"
             key = (path.name, str(package.name))
             text = f"{package.version}{more}"
             said[key] = f"{said[key]}, {text}" if key in said else text

@@ -141,7 +141,8 @@ def pin(layout: Layout, name: str, word: str, mirrors: Mirrors, *, dry_run: bool
             chosen = [item for item in wheels.of(lock, python_of(new)) if not item.lasting]
             if chosen:
                 received = wheels.keep(chosen, layout, mirrors, title=f"torch {offer.public}")
-                console.detail(f"{len(chosen)} wheels stored, {console.format_bytes(received)} fetched")
+                stored = console.counted(len(chosen), "wheel")
+                console.detail(f"{stored} stored, {console.format_bytes(received)} fetched")
             _same(lock, offer)
         write(layout.recipes / f"{name}.toml", offer.public, index)
     except BaseException:

@@ -114,7 +114,8 @@ def judge(inspection: inspect.Inspection, layout: Layout) -> None:
             text += f"\n→ {finding.remedy}" if finding.remedy else ""
             where[finding.rule] = f"{where[finding.rule]}\n{text}" if finding.rule in where else text
         raise InspectionError(
-            f"{inspection.wheel.path.name} is not what it should be: {len(errors)} findings",
+            f"{inspection.wheel.path.name} is not what it should be:"
+            f" {console.counted(len(errors), 'finding')}",
             where=where,
             next=f"sglwheel inspect {layout.relative(inspection.wheel.path)}",
         )
