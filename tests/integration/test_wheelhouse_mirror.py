@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
+from obstore.store import from_url
 
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
@@ -52,15 +56,16 @@ def test_a_directory_mirror_is_a_wheelhouse(house: Wheelhouse, tmp_path: Path) -
     assert not list(target.glob("*.whl"))
     done = mirror(house, str(target))
     assert done.copied[-1] == "index.html", "the page last"
-    assert {path: data for path, data in contents(house.root).items() if not path.startswith("lines")} == {
-        path: data for path, data in contents(target).items() if not path.startswith("lines")
-    }
+    assert contents(target) == contents(house.root)
+    assert verify(Wheelhouse(target)).findings == ()
     again = mirror(house, str(target))
     assert again.copied == [] and again.unchanged > 5
     second = put(house, 2)
     more = mirror(house, str(target))
     assert not [path for path in more.copied if path.startswith(f"builds/{first.id}/")], "incremental"
     assert f"builds/{second.id}/{second.record.filename}" in more.copied
+    assert not (target / f"lines/cu130/{first.record.filename}").exists(), "lines move there, too"
+    assert verify(Wheelhouse(target)).findings == ()
     node = Environment(tmp_path / "venv", wheels=[make_torch(tmp_path, "2.12.0")], cache=tmp_path / "cache")
     node.shell(Lines(second.record, str(target)).uv)
     assert node.packages()["sgl-kernel"] == second.record.version
@@ -74,8 +79,8 @@ def test_what_was_removed_and_yanked_here_goes_there_too(house: Wheelhouse, tmp_
     collect(house, Policy(keep_days=0, keep_generations=2), dry_run=False)
     done = mirror(house, str(target))
     assert any(path.endswith(releases[0].record.filename) for path in done.removed)
-    shown = {path.name for path in target.glob("*.whl")}
-    assert shown == {path.name for path in house.root.glob("*.whl")}
+    assert contents(target) == contents(house.root)
+    assert verify(Wheelhouse(target)).findings == ()
 
 
 def test_an_interrupted_mirror_goes_on_and_never_promises_too_much(
@@ -141,21 +146,23 @@ def bucket() -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(600):
+            assert server.poll() is None, "moto_server ended: uv run --with 'moto[server]' moto_server"
             try:
-                if httpx.put(f"{url}/wheels").status_code == 200:
-                    assert httpx.put(f"{url}/wheels?policy", json=PUBLIC).is_success
+                if httpx.get(url).is_success:
                     break
             except httpx.TransportError:
                 time.sleep(0.5)
+        assert httpx.put(f"{url}/wheels").is_success
+        assert httpx.put(f"{url}/wheels?policy", json=PUBLIC).is_success
         yield url
     finally:
         os.killpg(server.pid, 15)
         server.wait(30)
 
 
-def test_a_bucket_can_be_installed_from(
-    house: Wheelhouse, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def store(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A place in the bucket, and what the usual environment variables say of it."""
     for name, value in {
         "AWS_ENDPOINT": bucket,
         "AWS_ALLOW_HTTP": "true",
@@ -164,16 +171,99 @@ def test_a_bucket_can_be_installed_from(
         "AWS_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
+    return Bucket(f"wheels/{tmp_path.name}", bucket)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    path: str
+    server: str
+
+    @property
+    def target(self) -> str:
+        return f"s3://{self.path}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.server}/{self.path}"
+
+    def contents(self) -> dict[str, bytes]:
+        store = from_url(self.target)
+        found = [item["path"] for batch in store.list() for item in batch]
+        return {path: bytes(store.get(path).bytes()) for path in found if path != "mirror.json"}
+
+
+def named(root: Path) -> dict[str, bytes]:
+    """A wheelhouse's files, less the second names of wheels: a bucket has no links."""
+    files = contents(root)
+    return {name: data for name, data in files.items() if name.startswith("builds/") or ".whl" not in name}
+
+
+def test_a_bucket_can_be_installed_from(house: Wheelhouse, tmp_path: Path, store: Bucket) -> None:
+    """By every page that leads to the wheel: a bucket knows no index for a directory."""
     release = put(house, 1)
-    done = mirror(house, "s3://wheels/sgl")
-    assert done.copied
-    assert mirror(house, "s3://wheels/sgl").copied == []
-    page = httpx.get(f"{bucket}/wheels/sgl/index.html")
+    assert mirror(house, store.target).copied[-1] == "index.html"
+    assert store.contents() == named(house.root)
+    page = httpx.get(f"{store.url}/index.html")
     assert page.status_code == 200, page.text
     assert page.headers["content-type"].startswith("text/html")
-    node = Environment(tmp_path / "venv", wheels=[make_torch(tmp_path, "2.12.0")], cache=tmp_path / "cache")
-    node.shell(Lines(release.record, f"{bucket}/wheels/sgl").uv)
-    assert node.packages()["sgl-kernel"] == release.record.version
+    torch = make_torch(tmp_path, "2.12.0")
+    lines = Lines(release.record, store.url)
+    places = [f"{store.url}/{name}" for name in ("index.html", "lines/cu130/index.html")]
+    (tmp_path / "requirements.txt").write_text(lines.requirements)
+    for number, line in enumerate(
+        (
+            lines.uv,
+            "uv pip install -r ../requirements.txt",
+            *(f"uv pip install --no-index --find-links {place} sgl-kernel" for place in places),
+        )
+    ):
+        node = Environment(tmp_path / f"venv-{number}", wheels=[torch], cache=tmp_path / "cache")
+        node.shell(line, cwd=node.path)
+        assert node.packages()["sgl-kernel"] == release.record.version, line
+
+
+def test_a_bucket_gets_what_changed_and_loses_what_was_removed(house: Wheelhouse, store: Bucket) -> None:
+    releases = [put(house, build) for build in (1, 2, 3, 4)]
+    mirror(house, store.target)
+    again = mirror(house, store.target)
+    assert (again.copied, again.removed) == ([], [])
+    releases.append(put(house, 5))
+    more = mirror(house, store.target)
+    assert {path.split("/")[1] for path in more.copied if path.startswith("builds/")} == {releases[4].id}
+    yank(house, releases[4].id, "wrong", force=True)
+    collect(house, Policy(keep_days=0, keep_generations=1), dry_run=False)
+    done = mirror(house, store.target)
+    assert f"builds/{releases[0].id}/{releases[0].record.filename}" in done.removed
+    assert store.contents() == named(house.root)
+    assert releases[4].record.filename.replace("+", "%2B") not in httpx.get(f"{store.url}/index.html").text
+
+
+# One file after the other, and a death before the 61st.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sglwheel.wheelhouse import Wheelhouse, mirror
+real, left = mirror._put, iter(range(60))
+def put(*words):
+    if next(left, None) is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*words)
+mirror._put, mirror._STRIDE = put, 8
+mirror.mirror(Wheelhouse(Path(sys.argv[1])), sys.argv[2], workers=1)
+"""
+
+
+def test_a_mirror_that_is_killed_goes_on_in_the_bucket(house: Wheelhouse, store: Bucket) -> None:
+    for build in range(1, 13):
+        put(house, build)
+    total = len(mirror(house, store.target, dry_run=True).copied)
+    died = subprocess.run([sys.executable, "-c", KILLED, house.root, store.target], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert "index.html" not in store.contents(), "the page last"
+    done = mirror(house, store.target)
+    assert total - 60 <= len(done.copied) <= total - 60 + 8, "less than a stride is repeated"
+    assert store.contents() == named(house.root)
 
 
 def test_a_bucket_that_is_not_there_is_said(house: Wheelhouse, monkeypatch: pytest.MonkeyPatch) -> None:

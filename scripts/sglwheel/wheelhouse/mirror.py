@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from sglwheel import programs
 from sglwheel.errors import WheelhouseError
+from sglwheel.wheelhouse import pointers
 from sglwheel.wheelhouse.house import Wheelhouse
-from sglwheel.wheelhouse.links import link
+from sglwheel.wheelhouse.links import link, same
 from sglwheel.wheelhouse.record import Record
 
 if TYPE_CHECKING:
@@ -72,14 +73,14 @@ def mirror(
     with _told(target):
         known = _manifest(store)
         present = _listing(store)
-    immutable, derived, records = _snapshot(house)
+    seen = _Snapshot.of(house)
     done = Mirrored()
-    needed = [item for item in immutable if not _there(item, known, present)]
-    indexes = [item for item in derived if not _there(item, known, present)]
-    done.unchanged = len(immutable) + len(derived) - len(needed) - len(indexes)
+    needed = [item for item in seen.releases if not _there(item, known, present)]
+    indexes = [item for item in seen.derived if not _there(item, known, present)]
+    done.unchanged = len(seen.releases) + len(seen.derived) - len(needed) - len(indexes)
     gone = [
         f"builds/{record.id}/{record.filename}{suffix}"
-        for record in records
+        for record in seen.records
         if record.removed
         for suffix in ("", ".metadata", ".sig")
         if f"builds/{record.id}/{record.filename}{suffix}" in present
@@ -106,29 +107,50 @@ def mirror(
             done.removed.append(path)
         _write_manifest(store, known)
     if "://" not in target:
-        _flat(Path(target), records)
+        _name(Path(target), seen)
     if progress:
         progress(total, total)
     return done
 
 
-def _snapshot(house: Wheelhouse) -> tuple[list[_Item], list[_Item], list[Record]]:
-    """Files of releases, then derived files in the order in which they may appear."""
-    with house.locked():
-        records = sorted(house.records().values(), key=Record.order)
-        derived = [*_below(house.root / "simple"), *_below(house.root / "lines")]
-        derived = [path for path in derived if path.suffix != ".whl"]
-        names = (*programs.ALL, "releases.json", "releases.json.sig", "index.html")
-        derived += [house.root / name for name in names if (house.root / name).is_file()]
-        late = [_item(house.root, path, path.read_bytes()) for path in derived]
-    items = []
-    for record in records:
-        for path in _below(house.builds / record.id):
-            if path.name == record.filename:
-                items.append(_Item(str(path.relative_to(house.root)), record.sha256, record.size, path))
-            else:
-                items.append(_item(house.root, path, path.read_bytes()))
-    return items, late, records
+@dataclass(frozen=True)
+class _Snapshot:
+    """A wheelhouse as it was at one moment."""
+
+    records: list[Record]
+    releases: list[_Item]
+    # In the order in which they may appear.
+    derived: list[_Item]
+    # Where else a wheel is shown → where it lies.
+    names: dict[str, str]
+
+    @classmethod
+    def of(cls, house: Wheelhouse) -> _Snapshot:
+        with house.locked():
+            records = sorted(house.records().values(), key=Record.order)
+            names = _second_names(house, records)
+            derived = [*_below(house.root / "simple"), *_below(house.root / "lines")]
+            derived = [path for path in derived if path.suffix != ".whl"]
+            last = (*programs.ALL, "releases.json", "releases.json.sig", "index.html")
+            derived += [house.root / name for name in last if (house.root / name).is_file()]
+            late = [_item(house.root, path, path.read_bytes()) for path in derived]
+        items = []
+        for record in records:
+            for path in _below(house.builds / record.id):
+                if path.name == record.filename:
+                    items.append(_Item(str(path.relative_to(house.root)), record.sha256, record.size, path))
+                else:
+                    items.append(_item(house.root, path, path.read_bytes()))
+        return cls(records, items, late, names)
+
+
+def _second_names(house: Wheelhouse, records: Iterable[Record]) -> dict[str, str]:
+    homes = {record.id: f"builds/{record.id}/{record.filename}" for record in records}
+    names = {record.filename: homes[record.id] for record in records if record.available}
+    for line in pointers.load_all(house).values():
+        for home in map(homes.__getitem__, line.members):
+            names[f"lines/{line.name}/{home.rpartition('/')[2]}"] = home
+    return names
 
 
 def _below(directory: Path) -> Iterator[Path]:
@@ -167,16 +189,15 @@ def _note(done: Mirrored, known: dict[str, str], item: _Item) -> None:
     done.bytes += item.size
 
 
-def _flat(target: Path, records: Iterable[Record]) -> None:
-    """Give a directory the flat names that clients read there; a bucket's page links to builds/."""
-    wanted = {record.filename: record for record in records if record.available}
-    for name, record in wanted.items():
-        home = target / "builds" / record.id / name
-        if not (target / name).exists() or not (target / name).samefile(home):
-            link(home, target / name)
-    for record in records:
-        if not record.available:
-            (target / record.filename).unlink(missing_ok=True)
+def _name(target: Path, seen: _Snapshot) -> None:
+    """Give a directory the names that clients read there; a bucket's pages link to builds/."""
+    for name, home in seen.names.items():
+        if not same(target / name, target / home):
+            link(target / home, target / name)
+    ours = {record.filename for record in seen.records}
+    for path in [*target.glob("*.whl"), *target.glob("lines/*/*.whl")]:
+        if path.name in ours and path.relative_to(target).as_posix() not in seen.names:
+            path.unlink()
 
 
 def _manifest(store: ObjectStore) -> dict[str, str]:
