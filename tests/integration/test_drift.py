@@ -9,7 +9,7 @@ import pytest
 
 from patchworld import CMAKE, DIRECTORY, TRAILERS, World, simple, with_line
 from sglwheel import drift, git, process
-from sglwheel.drift import Drift, driftview, history, lineage
+from sglwheel.drift import Drift, driftview, lineage, revisions
 from sglwheel.errors import PatchError, UsageError
 from sglwheel.git import Git, objects
 from sglwheel.mirrors import Mirrors
@@ -174,6 +174,27 @@ def test_conditions_on_upstream_are_asked_at_every_commit(world: World) -> None:
     assert run(world, start, theirs, all=True).outcomes[0]["q"].state == "applied"
 
 
+@pytest.mark.parametrize("branch", ["main", "side"])
+def test_a_commit_that_a_condition_names_counts_although_it_touches_nothing(
+    world: World, branch: str
+) -> None:
+    start = world.git("rev-parse", "HEAD").strip()
+    world.commit({"docs/notes.md": "other\n"}, "before")
+    world.git("checkout", "--quiet", "-B", branch)
+    theirs = world.commit({"docs/fix.md": "fixed elsewhere\n"}, "their fix")
+    world.git("checkout", "--quiet", "main")
+    if branch == "side":
+        world.commit({"docs/notes.md": "more\n"}, "meanwhile")
+        world.git("merge", "--quiet", "--no-ff", "-m", "Merge pull request #5 from side", "side")
+    world.commit({"docs/notes.md": "last\n"}, "after")
+    tip = world.git("rev-parse", "HEAD").strip()
+    world.git("checkout", "--quiet", "-B", "main", start)
+    world.make_patch("p", {LISTS: MINE}, trailers=f"{TRAILERS}\nNeeded-When: upstream lacks {theirs}")
+    found = run(world, start, tip)
+    subject = "their fix" if branch == "main" else "Merge pull request #5 from side"
+    assert changes(found) == [(subject, "p", "applied", "not-needed")]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_random_histories_agree_with_git(world: World, seed: int) -> None:
     """Patches that build on each other, and upstream edits all over the same file."""
@@ -301,7 +322,7 @@ def test_revisions_are_ids_branches_and_dates(world: World) -> None:
     second = world.commit({"docs/notes.md": "x"}, "second")
 
     def resolve(text: str) -> str:
-        return history.resolve(git, text, tip="main", option="--to")
+        return revisions.resolve(git, text, tip="main", option="--to")
 
     assert resolve("main") == second
     assert resolve(second[:9]) == second
@@ -329,7 +350,7 @@ def test_an_ambiguous_id_lists_what_it_could_be(world: World) -> None:
     else:
         pytest.fail("no two of 3000 ids begin alike")
     with pytest.raises(UsageError, match="ambiguous") as caught:
-        history.resolve(Git(world.repository), commit[:4], tip="main", option="--from")
+        revisions.resolve(Git(world.repository), commit[:4], tip="main", option="--from")
     assert len(caught.value.where) >= 2
 
 

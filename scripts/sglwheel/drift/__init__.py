@@ -9,14 +9,15 @@ from functools import partial
 from typing import Any
 
 from sglwheel.drift import history, signals
-from sglwheel.drift.history import Commit, History, Step
+from sglwheel.drift.history import History, Step
+from sglwheel.drift.revisions import Commit
 from sglwheel.drift.signals import Notice, Signals
 from sglwheel.errors import PatchError
 from sglwheel.git import Git
 from sglwheel.patching import trials
 from sglwheel.patching.trials import Contents, Fetch, Outcome, Place
 from sglwheel.recipe import Recipe
-from sglwheel.series import Series
+from sglwheel.series import Series, predicates
 from sglwheel.series.patchfile import Patch
 from sglwheel.series.predicates import Facts, Verdict
 from sglwheel.types import CommitId
@@ -107,12 +108,13 @@ def run(
     fetch: Fetch,
     all: bool = False,
 ) -> Drift:
-    """Judge the series at every commit from `start` to `end` that touches a file of interest.
+    """Judge the series at every commit from `start` to `end` that touches a file of interest or is named.
 
     `fetch` is given ids of blobs before they are read, for a store that has not all of them. With `all` the
     conditions of patches are not asked.
     """
-    found = history.walk(git, start, end, recipe.source.directory, series.files)
+    named = {commit for patch in series.patches for commit in patch.named}
+    found = history.walk(git, start, end, recipe.source.directory, series.files, named)
     contents = Contents(git, fetch)
     contents.load(blob for step in found.steps for blob in step.blobs.values())
     ancestry = Ancestry(git, found)
@@ -174,7 +176,7 @@ def _verdicts(
     for patch in series.patches:
         if force:
             result[patch.name] = [Verdict(True, "--all")] * count
-        elif "upstream " not in str(patch.needed_when):
+        elif not predicates.commits(patch.needed_when):
             result[patch.name] = [patch.needed_when.evaluate(facts)] * count
         else:
             result[patch.name] = [

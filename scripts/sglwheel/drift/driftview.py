@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from sglwheel.drift import Drift
-from sglwheel.drift.history import Commit
+from sglwheel.drift.revisions import Commit
 
 SIGNS = {
     "applied": "■",

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import re
+import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
 from pathlib import PurePosixPath
 
+from sglwheel.drift.revisions import FORMAT, Commit, describe, parse
 from sglwheel.errors import PatchError, UsageError
 from sglwheel.git import Git
 from sglwheel.types import CommitId
 
 # Beside the patched files: where a build's architectures, libraries, sources and requirements are declared.
 WATCHED = ("CMakeLists.txt", "cmake", "pyproject.toml")
-_PULL = re.compile(r"\(#(\d+)\)|^Merge pull request #(\d+)")
 _EMPTY = "0" * 40
-_FORMAT = "--format=%x01%H%x00%ct%x00%s"
-
-
-@dataclass(frozen=True)
-class Commit:
-    """A commit as a person refers to it."""
-
-    id: CommitId
-    date: datetime
-    subject: str
-
-    @property
-    def pull_request(self) -> int | None:
-        """The number at the end of a squashed commit's subject, or of a merge's."""
-        found = _PULL.findall(self.subject)
-        return int(found[-1][0] or found[-1][1]) if found else None
 
 
 @dataclass(frozen=True)
@@ -50,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """The first step is the start of the range; each further one touched a file of interest.
+    """The first step is the start of the range; each further one touched a file of interest, or is a mark.
 
     `line` holds every commit that was walked, the start first.
     """
@@ -76,59 +59,37 @@ class _Where:
         return sorted({*self.paths.values(), *watched})
 
 
-def resolve(git: Git, text: str, *, tip: str, option: str) -> CommitId:
-    """A commit by id, branch, tag, or date (the last one of `tip`'s main line before that day, in UTC).
-
-    Raises UsageError for what is unknown or ambiguous.
-    """
-    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
-        try:
-            day = datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
-        except ValueError:
-            raise UsageError(f"{option} {text}: no such date") from None
-        before = f"--before={int(day.timestamp())}"
-        found = git.run("rev-list", "-1", "--first-parent", before, tip).stdout.strip()
-        if not found:
-            raise UsageError(f"{option} {text}: upstream has no commit that old")
-        return CommitId.parse(found)
-    for candidate in (text, f"refs/remotes/origin/{text}"):
-        done = git.run(
-            "rev-parse", "--verify", "--end-of-options", f"{candidate}^{{commit}}", accept=(0, 1, 128)
-        )
-        if done.returncode == 0:
-            return CommitId.parse(done.stdout.strip())
-        if "ambiguous" in done.stderr:
-            hints = re.findall(r"^hint:\s+([0-9a-f]{7,40}) commit (.*)$", done.stderr, re.MULTILINE)
-            raise UsageError(
-                f"{option} {text!r} is ambiguous", where=dict(hints),
-                next="give more digits",
-            )  # fmt: skip
-    raise UsageError(
-        f"{option} {text!r} names no commit of upstream",
-        next="give a commit id, a branch, a tag, or a date like 2026-03-06",
-    )
-
-
-def describe(git: Git, commit: str) -> Commit:
-    """A commit with its date and subject."""
-    done = git.run("log", "-1", "--no-walk", _FORMAT, "--end-of-options", commit, failure=PatchError)
-    return _commit(done.stdout)
-
-
-def walk(git: Git, start: CommitId, end: CommitId, directory: str, files: Iterable[str]) -> History:
+def walk(
+    git: Git,
+    start: CommitId,
+    end: CommitId,
+    directory: str,
+    files: Iterable[str],
+    marks: Iterable[CommitId] = (),
+) -> History:
     """Walk the main line from `start` to `end`, following the directory where it moves.
 
-    Raises UsageError when `end` does not descend from `start`.
+    What brings one of `marks` into the line is a step, too, whatever it touches. Raises UsageError when `end`
+    does not descend from `start`.
     """
     line = _line(git, start, end)
     where = _Where(directory, {file: file for file in files})
     _reset(git, where, start)
     steps = [where.freeze(describe(git, start))]
     place = {commit: number for number, (commit, _) in enumerate(line)}
+    marked = sorted({at for mark in marks if (at := _brought(git, mark, line, place)) is not None})
+
+    def catch_up(here: int) -> None:
+        while marked and marked[0] <= here:
+            at = marked.pop(0)
+            if at < here:
+                steps.append(where.freeze(describe(git, line[at][0])))
+
     begin = 0
     while True:
         for commit, changes in _touching(git, line[begin:], where.specs()):
             here = place[commit.id]
+            catch_up(here)
             gone = [path for path, blob in changes.items() if blob is None and path in where.paths.values()]
             if gone and _follow(git, line[here], where, gone):
                 _reset(git, where, commit.id)
@@ -142,7 +103,23 @@ def walk(git: Git, start: CommitId, end: CommitId, directory: str, files: Iterab
                     where.blobs[path] = blob
             steps.append(where.freeze(commit))
         else:
+            catch_up(len(line))
             return History(tuple(steps), describe(git, end), (start, *place))
+
+
+def _brought(
+    git: Git, mark: CommitId, line: Sequence[tuple[str, str]], place: Mapping[str, int]
+) -> int | None:
+    """The index of the first commit of a line that has `mark` in its history, or None."""
+
+    def holds(commit: str) -> bool:
+        return git.run("merge-base", "--is-ancestor", mark, commit, accept=(0, 1, 128)).returncode == 0
+
+    if mark in place:
+        return place[mark]
+    if not line or holds(line[0][1]) or not holds(line[-1][0]):
+        return None
+    return bisect.bisect_left(line, True, key=lambda link: holds(link[0]))
 
 
 def _reset(git: Git, where: _Where, commit: str) -> None:
@@ -198,7 +175,7 @@ def _touching(
         "--raw",
         "--no-abbrev",
         "--no-renames",
-        _FORMAT,
+        FORMAT,
         "--",
         *specs,
         input="".join(f"{commit} {parent}\n" for commit, parent in line).encode(),
@@ -213,12 +190,7 @@ def _touching(
                 blob = token.strip("\n").split(" ")[3]
                 path = next(tokens)
                 changes[path] = None if blob == _EMPTY else blob
-        yield _commit(f"{identity}\0{seconds}\0{subject}"), changes
-
-
-def _commit(text: str) -> Commit:
-    identity, seconds, subject = text.strip("\x01\n\0").split("\0", 2)
-    return Commit(CommitId.parse(identity), datetime.fromtimestamp(int(seconds), UTC), subject.strip("\n"))
+        yield parse(f"{identity}\0{seconds}\0{subject}"), changes
 
 
 def _follow(git: Git, link: tuple[str, str], where: _Where, gone: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from sglwheel import files
-from sglwheel.drift import history
+from sglwheel.drift import revisions
 from sglwheel.errors import SourceError, UsageError
 from sglwheel.files import Layout
 from sglwheel.git import Git, require_git
@@ -83,7 +83,7 @@ class Lineage:
         if not here or (not full and not offline):
             self.update()
         try:
-            return history.resolve(self.git, text, tip=tip or self.ref, option=option)
+            return revisions.resolve(self.git, text, tip=tip or self.ref, option=option)
         except UsageError:
             if not full or offline:
                 raise
@@ -101,7 +101,7 @@ class Lineage:
                 raise UsageError(
                     f"{option} {text!r} names no commit of upstream", where=error.where, next=error.next
                 ) from None
-            return history.resolve(self.git, text, tip=tip or self.ref, option=option)
+            return revisions.resolve(self.git, text, tip=tip or self.ref, option=option)
 
     def fetch(self, ids: Iterable[str]) -> None:
         """Have blobs, all with one request. Raises SourceError."""

@@ -11,10 +11,11 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
-from sglwheel.series import diffs, trailers
+from sglwheel.series import diffs, predicates, trailers
 from sglwheel.series.diffs import FileDiff
 from sglwheel.series.predicates import Predicate
 from sglwheel.series.trailers import Problem, Proof, Status
+from sglwheel.types import CommitId
 
 _FROM = re.compile(rb"From [0-9a-f]{40,64} Mon Sep 17 00:00:00 2001\n")
 
@@ -38,6 +39,12 @@ class Patch:
     @cached_property
     def files(self) -> tuple[str, ...]:
         return tuple(diff.path for diff in self.diffs)
+
+    @cached_property
+    def named(self) -> frozenset[CommitId]:
+        """The upstream commits that decide what becomes of it: its condition's, and its status's."""
+        status = self.upstream_status.commit
+        return predicates.commits(self.needed_when) | ({CommitId.parse(status)} if status else set())
 
     @cached_property
     def added(self) -> int:

@@ -163,6 +163,13 @@ class Upstream:
         )
 
 
+def commits(predicate: Predicate) -> frozenset[CommitId]:
+    """The upstream commits that a condition asks for."""
+    if isinstance(predicate, Junction):
+        return frozenset().union(*map(commits, predicate.parts))
+    return frozenset({predicate.commit}) if isinstance(predicate, Upstream) else frozenset()
+
+
 @dataclass(frozen=True)
 class Junction:
     """`a and b`, `a or b`; every part is evaluated, so that the reason names all that decided."""
