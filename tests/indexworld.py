@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import threading
@@ -59,11 +60,15 @@ def torch(version: str, *, tag: str = TORCH_TAG, cuda: str = "13.0") -> tuple[st
 
 @dataclass
 class Index:
-    """A server; `projects` maps a page to its files, `faults` a path to what goes wrong there, in turn."""
+    """A server; `projects` maps a page to its files, `faults` a path to what goes wrong there, in turn.
+
+    With `login` (`user:password`) it serves nobody else.
+    """
 
     projects: dict[str, dict[str, bytes]] = field(default_factory=dict)
     faults: dict[str, list[str]] = field(default_factory=dict)
     requests: list[tuple[str, str | None]] = field(default_factory=list)
+    login: str = ""
 
     def __enter__(self) -> Index:
         index = self
@@ -125,6 +130,10 @@ class Index:
     def answer(self, to: BaseHTTPRequestHandler) -> None:
         path = unquote(to.path.partition("?")[0])
         self.requests.append((path, to.headers.get("Range")))
+        expected = f"Basic {base64.b64encode(self.login.encode()).decode()}"
+        if self.login and to.headers.get("Authorization") != expected:
+            self._send(to, b"", "text/plain", status=401)
+            return
         if path in self.projects:
             self._send(to, self._page(path), "text/html")
             return
@@ -182,6 +191,8 @@ class Index:
         to.send_header("Content-Type", kind)
         to.send_header("Accept-Ranges", "bytes")
         to.send_header("Content-Length", str(len(body)))
+        if status == 401:
+            to.send_header("WWW-Authenticate", 'Basic realm="index"')
         if status == 206:
             to.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
         to.end_headers()

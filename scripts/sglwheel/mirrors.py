@@ -83,11 +83,16 @@ class Mirrors:
         return tuple(place for place in every if not self.offline or local_path(place) is not None)
 
     def original(self, url: str) -> str:
-        """What a mirror's url stands for; itself if no mirror has it."""
-        pairs = ((key, target.rstrip("/")) for key, targets in self.entries.items() for target in targets)
+        """What a mirror's url stands for, with a user's name in it or without; itself if no mirror has it."""
+        bare = anonymous(url)
+        pairs = (
+            (key, anonymous(target).rstrip("/"))
+            for key, targets in self.entries.items()
+            for target in targets
+        )
         for key, target in sorted(pairs, key=lambda pair: -len(pair[1])):
-            if url == target or url.startswith(f"{target}/"):
-                return key + url.removeprefix(target)
+            if bare == target or bare.startswith(f"{target}/"):
+                return key + bare.removeprefix(target)
         return url
 
 

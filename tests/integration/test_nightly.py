@@ -24,6 +24,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 TOOL = Path(sys.executable).with_name("sglwheel")
 NIGHT = "2.14.0.dev20261101"
+LOGIN = "me:s3cret"
 
 
 def run(root: Path, index: Index, *words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -33,7 +34,7 @@ def run(root: Path, index: Index, *words: str | Path) -> subprocess.CompletedPro
     }
     environment |= {
         "SGLWHEEL_ROOT": str(root),
-        "SGLWHEEL_MIRRORS": f"https://download.pytorch.org/whl={index.url}/whl",
+        "SGLWHEEL_MIRRORS": f"https://download.pytorch.org/whl={index.url.replace('//', f'//{LOGIN}@')}/whl",
         "UV_CACHE_DIR": str(root / "uv"),
     }
     return subprocess.run(
@@ -45,7 +46,7 @@ def test_a_dropped_nightly_is_built_again_from_the_store(tmp_path: Path) -> None
     for part in ("recipes", "patches"):
         shutil.copytree(ROOT / part, tmp_path / part)
     layout = Layout(tmp_path)
-    with Index() as index:
+    with Index(login=LOGIN) as index:
         for day in ("20261101", "20261103"):
             index.add(NIGHTLY, "torch", indexworld.torch(f"2.14.0.dev{day}+cu130"))
         pinned = run(tmp_path, index, "pin", "sample-serving", "--torch", "nightly:2026-11-01")
@@ -68,3 +69,9 @@ def test_a_dropped_nightly_is_built_again_from_the_store(tmp_path: Path) -> None
         asked = run(tmp_path, index, "pin", "sample-serving", "--torch", "nightly:2026-11-01")
         assert asked.returncode == 5
         assert "2.14.0.dev20261103+cu130 of 2026-11-03" in asked.stderr
+    said = "".join(done.stdout + done.stderr for done in (pinned, built, asked))
+    # uv's cache is uv's own: it keeps what it was asked by.
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and tmp_path / "uv" not in path.parents]
+    assert not [path for path in written if b"s3cret" in path.read_bytes()], "locks, logs, wheels, provenance"
+    assert "s3cret" not in said
+    assert {".log", ".lock", ".whl", ".json", ".toml"} <= {path.suffix for path in written}

@@ -116,3 +116,10 @@ def test_upstreams_own_word_for_a_mirror_of_github(
 def test_what_is_written_down_of_an_url() -> None:
     assert anonymous("https://me:pw@a.example:8/x?y=1") == "https://a.example:8/x?y=1"
     assert anonymous("/srv/me@home/x") == "/srv/me@home/x"
+
+
+def test_what_a_mirror_s_url_stands_for_does_not_depend_on_who_asks() -> None:
+    mirrors = Mirrors({"https://pub.example/whl": ("https://me:pw@a.example/whl", "/srv/whl")})
+    for url in ("https://a.example/whl/x", "https://me:pw@a.example/whl/x", "/srv/whl/x"):
+        assert mirrors.original(url) == "https://pub.example/whl/x"
+    assert mirrors.original("https://a.example/other") == "https://a.example/other"
