@@ -14,8 +14,10 @@ import pytest
 
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
-from sglwheel.wheelhouse import Release, install_check, publish
-from wheelworld import UV, Environment, http_directory, make_kernel, make_torch, reports
+from sglwheel.nodecheck.needs import applies, meets
+from sglwheel.wheelhouse import Lines, Release, Wheelhouse, install_check, pointers, publish
+from sglwheel.wheelhouse.settle import settle
+from wheelworld import UV, Environment, http_directory, make_kernel, make_torch, make_wheel, reports
 
 pytestmark = pytest.mark.integration
 
@@ -191,13 +193,105 @@ def test_a_node_without_torch_or_with_another_cuda_is_told(world: World, tmp_pat
     assert before["by"]["cuda"] == ("failed", "torch is for 12.8, wheel needs 13.0")
 
 
-def test_the_other_distribution_name_is_noticed(world: World, node: Node, tmp_path: Path) -> None:
+def test_the_other_distribution_name_is_replaced_by_the_line(
+    world: World, node: Node, tmp_path: Path
+) -> None:
+    root = world.release.root
     other = make_kernel(tmp_path / "dist", "0.4.0", name="sglang-kernel")
     node.run([UV, "pip", "install", *offline(other)])
-    before = node.check(world.release.root, "before")
-    assert before["by"]["rival"][0] == "failed"
+    before = node.check(root, "before")
+    assert before["by"]["rival"] == (
+        "passed",
+        "sglang-kernel 0.4.0 owns the same files: the line replaces it",
+    )
     node.shell(world.release.install_line)
-    assert node.check(world.release.root, "after")["by"]["rival"][0] == "failed"
+    assert node.check(root, "after")["by"]["rival"][0] == "failed", "the plain line leaves both"
+    node.shell(before["line"])
+    assert node.check(root, "after")["ok"]
+    assert "sglang-kernel" not in node.packages()
+
+
+@pytest.mark.parametrize("client", ["uv", "pip"])
+def test_a_torch_whose_own_requirements_are_not_there_gets_a_line_that_works(
+    world: World, client: str, tmp_path: Path
+) -> None:
+    """As in images that upgraded setuptools, or installed torch with --no-deps."""
+    needs = ["filelock", "setuptools<82", "triton==3.7.0; platform_system == 'Linux'", "x; extra == 'y'"]
+    torch = make_torch(tmp_path / "dist", "2.12.0", requires=needs)
+    others = [make_wheel(tmp_path / "dist", *pair) for pair in (("setuptools", "84.2"), ("triton", "3.7.0"))]
+    node = Node(tmp_path / "venv", wheels=[torch, *others], cache=tmp_path / "cache")
+    if client == "pip":
+        subprocess.run([UV, "pip", "install", "-q", "--target", tmp_path / "pip", "pip==26.3"], check=True)
+        node.variables["PYTHONPATH"] = str(tmp_path / "pip")
+        node.variables["PATH"] = f"{node.path / 'bin'}:/usr/bin:/bin"
+    lines = Lines(world.release.record, str(world.release.root))
+    refused = node.shell(lines.uv if client == "uv" else lines.pip, ok=False)
+    assert refused.returncode != 0
+    assert "filelock" in refused.stdout + refused.stderr or "setuptools<82" in refused.stderr
+    before = node.check(world.release.root, "before")
+    assert before["by"]["needs"] == (
+        "unknown",
+        "torch's own are not all here: filelock is missing, setuptools is 84.2, wanted is <82; "
+        "so the line leaves them alone (--no-deps)",
+    )
+    assert before["line"].startswith("uv pip" if client == "uv" else "python -m pip")
+    node.shell(before["line"])
+    assert node.check(world.release.root, "after")["ok"]
+    node.run([UV, "pip", "install", *offline(make_wheel(tmp_path / "more", "filelock", "3"))])
+    node.run([UV, "pip", "install", *offline(make_wheel(tmp_path / "more", "setuptools", "81.0"))])
+    assert "needs" not in node.check(world.release.root, "before")["by"]
+    node.shell(lines.uv if client == "uv" else lines.pip)
+
+
+@pytest.mark.parametrize(
+    ("version", "specifiers", "met"),
+    [
+        ("84.2.1", "<82", False),
+        ("81.0", "<82", True),
+        ("13.0.2", "==13.0.2", True),
+        ("13.0", "==13.0.0", True),
+        ("13.1.1.2", "<=13.1.1.3,>=13.1.0.3", True),
+        ("4.9", ">=4.10.0", False),
+        ("3.7.0+git1", "==3.7.0", True),
+        ("1.0", "~=2.0", True),
+        ("1.0", "", True),
+    ],
+)
+def test_numbers_judge_versions_as_installers_do(version: str, specifiers: str, met: bool) -> None:
+    assert meets(version, specifiers) is met
+
+
+def test_markers_that_cannot_be_judged_ask_for_nothing() -> None:
+    assert applies("")
+    assert applies(' platform_system == "Linux" and python_version >= "3.10"')
+    assert not applies("python_version >= '4'")
+    assert not applies("extra == 'cuda'")
+    assert not applies("platform_system == 'Linux' or python_version < '3'")
+
+
+def test_a_rollback_reaches_nodes_by_the_line_that_they_are_told(node: Node, tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "checkout")
+    for build in (1, 2, 3):
+        version = f"0.3.21+cu130.torch2.12.0.sm120a.{build}"
+        wheel = make_kernel(tmp_path / "dist", version, provenance=PROVENANCE, content=f"x = {build}\n")
+        release = publish(*reports(wheel, gpu=True), layout)
+    root = release.root
+    node.shell(node.check(root, "before")["line"])
+    assert node.packages()["sgl-kernel"].endswith("sm120a.3")
+    house = Wheelhouse(root)
+    with house.locked(), house.transaction():
+        pointers.rollback(house, "cu130")
+        settle(house)
+    with http_directory(root) as (url, _):
+        for words in ((), ("--line", "cu130")):
+            before = node.check(url, "before", *words)
+            assert before["release"].endswith("sm120a.2-py3-none-any")
+            assert node.check(root, "before", *words)["release"] == before["release"]
+        assert node.check(url, "before", "--line", "cu130.candidates")["release"].endswith("a.3-py3-none-any")
+        none = node.check(url, "before", "--line", "cu999")
+        assert none["by"]["check"] == ("failed", f"no release in line cu999 of {url}")
+        node.shell(before["line"])
+    assert node.packages()["sgl-kernel"].endswith("sm120a.2"), "back, by one line"
 
 
 def test_later_steps_that_swap_something_are_caught(world: World, node: Node, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sglwheel.files import Layout
-from sglwheel.wheelhouse import Lines, Wheelhouse, publish
+from sglwheel.wheelhouse import Lines, Wheelhouse, pointers, publish
 from sglwheel.wheelhouse.life import yank
 from wheelworld import Check, http_directory, make_kernel, reports
 
@@ -130,6 +130,17 @@ def test_a_release_page_shows_lines_that_are_true_where_it_lies(root: Path, page
     assert "fa3-build-guard" in page.inner_text("body")
     page.click("button[data-copy=uv]")
     assert page.inner_text("button[data-copy=uv]") in ("Copied", "Press Ctrl+C")
+
+
+def test_a_line_s_page_has_the_lines_of_what_it_points_to(root: Path, page: Any) -> None:
+    with http_directory(root) as (url, _):
+        for location, home in ((str(root), root.as_uri()), (url, url)):
+            page.goto(f"{home}/lines/cu130/index.html")
+            pointer = pointers.load(Wheelhouse(root), "cu130")
+            assert pointer is not None and len(pointer.members) == 2
+            for number, id in enumerate(pointer.members, start=1):
+                page.click(f"button[data-copy=uv-{number}]")
+                assert copied(page) == Lines(Wheelhouse(root).read(id), location).uv
 
 
 def test_by_keyboard_alone(root: Path, page: Any) -> None:

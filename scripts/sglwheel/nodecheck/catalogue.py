@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,40 @@ def release_id(release: dict[str, Any]) -> str:
     return str(release["filename"])[: -len(".whl")].replace("+", "_")
 
 
-def available(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What may be recommended, best first: releases before candidates, newest first."""
+def available(found: Iterable[dict[str, Any]], pointed: Container[str] = ()) -> list[dict[str, Any]]:
+    """What may be recommended, best first: releases before candidates, what a line points to, newest."""
     shown = [item for item in found if item.get("yanked") is None and not item.get("removed")]
     return sorted(
-        shown, key=lambda item: (item.get("status") == "release", item.get("serial", 0)), reverse=True
+        shown,
+        key=lambda item: (
+            item.get("status") == "release",
+            release_id(item) in pointed,
+            item.get("serial", 0),
+        ),
+        reverse=True,
     )
+
+
+def members(wheelhouse: str, line: str) -> list[str]:
+    """What a line points to; nothing where there is no such line."""
+    try:
+        history = json.loads(read(wheelhouse, f"lines/{urllib.parse.quote(line)}/line.json"))["history"]
+        return [str(id) for id in history[-1]["members"]] if history else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def pointed(wheelhouse: str, found: Iterable[dict[str, Any]]) -> set[str]:
+    """What the lines of these releases point to: after a rollback that is not the newest.
+
+    A line's own pointer speaks for releases, the one of its candidates for candidates only.
+    """
+    by_line: dict[str, set[str]] = {}
+    for item in found:
+        if item.get("line"):
+            line = str(item["line"]) + ("" if item.get("status") == "release" else ".candidates")
+            by_line.setdefault(line, set()).add(release_id(item))
+    return {id for line, ids in by_line.items() for id in ids.intersection(members(wheelhouse, line))}
 
 
 def alone(release: dict[str, Any]) -> bool:
@@ -58,27 +86,41 @@ def install_line(client: str, subindex: str, pin: str, *, alone: bool = False) -
     """The line that installs one release and nothing else, for `uv pip` or `python -m pip`.
 
     `alone` leaves every requirement to the node, torch with them: nothing but the wheel can change.
+    """
+    freeze, words = _install(client, subindex, pin, alone=alone)
+    return f"{freeze}{client} install {words}"
+
+
+def replacing_line(client: str, subindex: str, pin: str, names: Iterable[str], *, alone: bool = False) -> str:
+    """The same for an environment that has these distributions of the same files: tried first, then replaced.
+
+    All go, because removing one takes files of the others along.
+    """
+    freeze, words = _install(client, subindex, pin, alone=alone)
+    yes = "" if client.startswith("uv") else "--yes "
+    return (
+        f"{freeze}{client} install --dry-run {words} && {client} uninstall {yes}{' '.join(names)} && "
+        f"{client} install {words}"
+    )
+
+
+def _install(client: str, subindex: str, pin: str, *, alone: bool) -> tuple[str, str]:
+    """What freezes torch, and what makes an install exact: one wheel in sight, and no other torch.
 
     `list`, because `freeze` shows a torch that came from a file or url as `torch @ …`; `;`, because without a
     torch the resolver's own explanation should be seen.
     """
+    sight = f"--no-index {fresh(client, pin)}--find-links {quoted(subindex)}"
     if alone:
-        words = f"--no-deps --no-index {fresh(client, pin)}--find-links {quoted(subindex)}"
-        return f"{client} install {words} {shlex.quote(pin)}"
-    frozen = f"{client} list --format=freeze | grep '^torch==' > node-torch.txt"
-    return f"{frozen}; {client} install {arguments(client, subindex, pin)}"
+        return "", f"--no-deps {sight} {shlex.quote(pin)}"
+    frozen = f"{client} list --format=freeze | grep '^torch==' > node-torch.txt; "
+    return frozen, f"{sight} --constraint node-torch.txt {shlex.quote(pin)}"
 
 
 def subindex(wheelhouse: str, id: str) -> str:
     """Where only one release lies. Over http the page is named: a bucket knows no index for a directory."""
     page = "index.html" if wheelhouse.startswith(("http://", "https://")) else ""
     return f"{wheelhouse.rstrip('/')}/builds/{id}/{page}"
-
-
-def arguments(client: str, subindex: str, pin: str) -> str:
-    """What makes an install exact: one wheel in sight, no other torch, and the node's own as a constraint."""
-    words = f"--no-index {fresh(client, pin)}--find-links {quoted(subindex)}"
-    return f"{words} --constraint node-torch.txt {shlex.quote(pin)}"
 
 
 def fresh(client: str, pin: str) -> str:

@@ -17,16 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sglwheel.nodecheck.catalogue import (
-    StopError,
-    alone,
-    available,
-    install_line,
-    release_id,
-    releases,
-    signed,
-    subindex,
-)
+from sglwheel.nodecheck.catalogue import StopError, release_id, releases, signed
+from sglwheel.nodecheck.choosing import choose
 from sglwheel.nodecheck.fits import fits
 from sglwheel.nodecheck.node import KERNELS, Node, Result, contents, installed_version, look
 
@@ -36,36 +28,12 @@ STATE = "sglwheel-node.json"
 def before(options: argparse.Namespace) -> dict[str, Any]:
     """Judge the node, choose a release, and remember what torch is."""
     node = look()
-    choices = available(releases(options.wheelhouse))
-    if not options.release:
-        # What is right for a GPU is the question; a wheel of Python alone fits any.
-        choices = [item for item in choices if not alone(item)] or choices
-    if options.release:
-        choices = [
-            item
-            for item in choices
-            if options.release in (release_id(item), item["version"], item["filename"])
-        ]
-    if not choices:
-        raise StopError(f"no release {options.release or ''} in {options.wheelhouse}".replace("  ", " "))
-    judged = [(item, fits(node, item)) for item in choices]
-    good = [pair for pair in judged if all(result.status != "failed" for result in pair[1])]
-    # The nearest miss explains most.
-    chosen, results = (
-        good[0] if good else min(judged, key=lambda pair: sum(r.status == "failed" for r in pair[1]))
-    )
-    name = str(chosen["name"])
-    for other in KERNELS:
-        if other != name and name in KERNELS and other in node.kernels:
-            detail = f"{other} {node.kernels[other]} owns the same files: use the line that replaces it"
-            results = [*results, Result("rival", "failed", detail)]
-    state = {"torch": _torch_state(node), "release": release_id(chosen)}
-    if good:
+    chosen = choose(node, options.wheelhouse, release=options.release, line=options.line)
+    id = release_id(chosen.release)
+    if chosen.line:
+        state = {"torch": _torch_state(node), "release": id}
         Path(options.state).write_text(json.dumps(state, indent=1) + "\n")
-    where = subindex(options.wheelhouse, release_id(chosen))
-    pin = f"{name}=={chosen['version']}"
-    line = install_line("uv pip", where, pin, alone=alone(chosen))
-    return report("before", results, release=release_id(chosen), line=line if good else None)
+    return report("before", chosen.results, release=id, line=chosen.line)
 
 
 def _torch_state(node: Node) -> dict[str, Any] | None:
@@ -182,6 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("check", choices=("before", "after", "start"))
     parser.add_argument("--wheelhouse", default=beside(), help="directory or url")
     parser.add_argument("--release", help="id, version or file name; otherwise the best that fits")
+    parser.add_argument("--line", help="before: take what this line points to, such as cu130")
     parser.add_argument("--state", default=STATE, help="where `before` remembers for `after`")
     parser.add_argument("--imports", nargs="*", default=["sgl_kernel"])
     parser.add_argument("--no-import", action="store_true")

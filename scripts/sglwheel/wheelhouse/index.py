@@ -72,7 +72,9 @@ def line_files(name: str, records: list[Record]) -> dict[str, str]:
     """The files of `lines/<name>/`: a page with flat links, and a simple index of the same wheels."""
     projects = sorted({record.project for record in records})
     texts = {
-        "index.html": render("line.html", name=name, records=records),
+        "index.html": render(
+            "line.html", name=name, records=records, lines=[Lines(record, ANYWHERE) for record in records]
+        ),
         "simple/index.html": render("simple.html", projects=projects),
     }
     for project in projects:

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from sglwheel.nodecheck.catalogue import arguments, install_line, subindex
+from sglwheel.nodecheck.catalogue import install_line, replacing_line, subindex
 from sglwheel.wheelhouse.record import Record, rivals
 
 # Stands for the wheelhouse in published files, which are copied to places that nobody knows beforehand.
@@ -49,22 +49,18 @@ class Lines:
     def uv_replacing(self) -> str | None:
         """For an environment that has the other distribution of the same files: tried first, then replaced.
 
-        Both go, because removing one takes files of the other along. None where there is no other name.
+        None where there is no other name.
         """
-        return self._replacing("uv pip", "")
+        return self._replacing("uv pip")
 
     @property
     def pip_replacing(self) -> str | None:
-        return self._replacing("python -m pip", "--yes ")
+        return self._replacing("python -m pip")
 
-    def _replacing(self, client: str, yes: str) -> str | None:
+    def _replacing(self, client: str) -> str | None:
         others = rivals(self.record)
-        if not others:
-            return None
-        freeze, _, install = install_line(client, self.subindex, self.pin).partition("; ")
-        names = " ".join([*others, self.record.name])
-        tried = f"{client} install --dry-run {arguments(client, self.subindex, self.pin)}"
-        return f"{freeze}; {tried} && {client} uninstall {yes}{names} && {install}"
+        names = [*others, self.record.name]
+        return replacing_line(client, self.subindex, self.pin, names) if others else None
 
     @property
     def hold(self) -> str:

@@ -1,0 +1,91 @@
+"""Which release is right for a node, and the line that brings it there."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any, NamedTuple
+
+from sglwheel.nodecheck.catalogue import (
+    StopError,
+    alone,
+    available,
+    install_line,
+    members,
+    pointed,
+    release_id,
+    releases,
+    replacing_line,
+    subindex,
+)
+from sglwheel.nodecheck.fits import fits
+from sglwheel.nodecheck.needs import lacking
+from sglwheel.nodecheck.node import KERNELS, Node, Result
+
+
+class Choice(NamedTuple):
+    """The release that fits, or the nearest miss, with every reason."""
+
+    release: dict[str, Any]
+    results: list[Result]
+    # None where nothing fits.
+    line: str | None
+
+
+def choose(node: Node, wheelhouse: str, *, release: str | None, line: str | None) -> Choice:
+    """Judge all that may be recommended, or one `release`, or what one `line` points to.
+
+    Raises StopError where there is nothing to judge.
+    """
+    choices = _choices(wheelhouse, release=release, line=line)
+    judged = [(item, fits(node, item)) for item in choices]
+    good = [pair for pair in judged if all(result.status != "failed" for result in pair[1])]
+    # The nearest miss explains most.
+    chosen, results = (
+        good[0] if good else min(judged, key=lambda pair: sum(r.status == "failed" for r in pair[1]))
+    )
+    if not good:
+        return Choice(chosen, results, None)
+    missing = [] if alone(chosen) else lacking("torch")
+    if missing:
+        said = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        detail = f"torch's own are not all here: {said}; so the line leaves them alone (--no-deps)"
+        results = [*results, Result("needs", "unknown", detail)]
+    others = [other for other in _rivals(chosen) if other in node.kernels]
+    for other in others:
+        detail = f"{other} {node.kernels[other]} owns the same files: the line replaces it"
+        results = [*results, Result("rival", "passed", detail)]
+    return Choice(chosen, results, _line(wheelhouse, chosen, others, alone=bool(missing) or alone(chosen)))
+
+
+def _choices(wheelhouse: str, *, release: str | None, line: str | None) -> list[dict[str, Any]]:
+    found = releases(wheelhouse)
+    wanted = members(wheelhouse, line) if line else None
+    choices = available(found, pointed(wheelhouse, found) if wanted is None and not release else ())
+    if wanted is not None:
+        choices = [item for item in choices if release_id(item) in wanted]
+    if release:
+        choices = [
+            item for item in choices if release in (release_id(item), item["version"], item["filename"])
+        ]
+    else:
+        # What is right for a GPU is the question; a wheel of Python alone fits any.
+        choices = [item for item in choices if not alone(item)] or choices
+    if not choices:
+        said = " ".join(filter(None, ("no release", release, f"in line {line} of" if line else "in")))
+        raise StopError(f"{said} {wheelhouse}")
+    return choices
+
+
+def _rivals(release: dict[str, Any]) -> list[str]:
+    return [name for name in KERNELS if release["name"] in KERNELS and name != release["name"]]
+
+
+def _line(wheelhouse: str, release: dict[str, Any], others: list[str], *, alone: bool) -> str:
+    """For uv, or for pip where there is no uv."""
+    client = "uv pip" if shutil.which("uv") else "python -m pip"
+    where = subindex(wheelhouse, release_id(release))
+    name = str(release["name"])
+    pin = f"{name}=={release['version']}"
+    if others:
+        return replacing_line(client, where, pin, [*others, name], alone=alone)
+    return install_line(client, where, pin, alone=alone)
