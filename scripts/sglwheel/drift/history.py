@@ -153,7 +153,7 @@ def _line(git: Git, start: CommitId, end: CommitId) -> list[tuple[str, str]]:
             raise UsageError(
                 "the end of the range does not descend from its start",
                 where={"from": start, "to": end},
-                next="choose commits of one line: --from A --to B",
+                next="choose a commit that descends from the start",
             )
         line.append((commit, parent))
         commit = parent
