@@ -16,10 +16,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+import bucketserver
 from buildworld import RECIPE, World
 from sglwheel import build
+from sglwheel.build import bucketgate
 from sglwheel.errors import UsageError
 
 pytestmark = pytest.mark.integration
@@ -110,7 +113,7 @@ def test_options_and_compilers_that_changed_are_named(
     assert why == {"the same as before: the entry is gone"}
 
 
-@pytest.mark.parametrize("text", ["redis", "s3://bucket", "redis://", "on", "http://a b"])
+@pytest.mark.parametrize("text", ["redis", "s4://bucket", "redis://", "on", "http://a b"])
 def test_what_is_no_cache_is_refused(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGLWHEEL_COMPILER_CACHE", text)
     with pytest.raises(UsageError, match="compiler cache"):
@@ -229,6 +232,72 @@ def test_a_server_that_fails_in_mid_build_costs_one_warning(
     monkeypatch.setenv("SGLWHEEL_COMPILER_CACHE", "local")
     again = World(tmp_path / "two", environment={"CXX": str(fake)}).build()
     assert report(again)["hits"] == UNITS
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with bucketserver.serving() as url:
+        assert httpx.put(f"{url}/objects").is_success
+        yield url
+
+
+def test_a_team_shares_a_bucket(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in bucketserver.variables(bucket).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SGLWHEEL_COMPILER_CACHE", f"s3://objects/{tmp_path.name}")
+    first = World(tmp_path / "one").build()
+    monkeypatch.setenv("SGLWHEEL_CACHE", str(tmp_path / "other-host"))
+    second = World(tmp_path / "two").build()
+    assert report(second)["shared_hits"] == UNITS
+    assert objects(second) == objects(first)
+    assert warnings(capsys.readouterr().err) == []
+    # The address under which this host's compilers reach the bucket is nobody else's business, and ends.
+    configuration = second.tree / "ccache.conf"
+    assert configuration.stat().st_mode & 0o777 == 0o600
+    address = next(line.split()[2] for line in configuration.read_text().splitlines() if "remote" in line)
+    with pytest.raises(httpx.TransportError):
+        httpx.get(address)
+
+
+def test_without_its_secret_the_gate_gives_nothing(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in bucketserver.variables(bucket).items():
+        monkeypatch.setenv(name, value)
+    gate = bucketgate.BucketGate(f"s3://objects/{tmp_path.name}")
+    try:
+        assert httpx.put(f"{gate.address}/a/b", content=b"object").is_success
+        assert httpx.get(f"{gate.address}/a/b").content == b"object"
+        assert httpx.head(f"{gate.address}/a/b").is_success
+        assert httpx.get(f"{gate.address}/a/c").status_code == 404
+        outside, _, _ = gate.address.rpartition("/")
+        for path in ("a/b", "wrong/a/b", "../a/b"):
+            assert httpx.get(f"{outside}/{path}").status_code == 404
+        assert httpx.put(f"{outside}/a/d", content=b"x").status_code == 404
+        assert httpx.get(f"{gate.address}/a/d").status_code == 404
+    finally:
+        gate.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"), [("s3://objects", "does not answer"), ("s3://", "a compiler cache in a bucket cannot")]
+)
+def test_a_bucket_that_is_not_there_costs_one_warning_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str, says: str
+) -> None:
+    for name, value in bucketserver.variables("http://127.0.0.1:1").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SGLWHEEL_COMPILER_CACHE", url)
+    if url == "s3://":
+        with pytest.raises(UsageError):
+            World(tmp_path).build()
+        return
+    built = World(tmp_path).build()
+    (warning,) = warnings(capsys.readouterr().err)
+    assert says in warning
+    assert report(built)["misses"] == UNITS
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ import httpx
 import pytest
 from obstore.store import from_url
 
+import bucketserver
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.wheelhouse import Lines, Release, Wheelhouse, publish, signing
@@ -24,7 +23,7 @@ from sglwheel.wheelhouse.gc import Policy, collect
 from sglwheel.wheelhouse.life import yank
 from sglwheel.wheelhouse.mirror import mirror
 from sglwheel.wheelhouse.verify import verify
-from wheelworld import UV, Environment, http_directory, make_kernel, make_torch, reports
+from wheelworld import Environment, http_directory, make_kernel, make_torch, reports
 
 pytestmark = pytest.mark.integration
 
@@ -121,55 +120,17 @@ PUBLIC = {
 
 @pytest.fixture(scope="session")
 def bucket() -> Iterator[str]:
-    """A moto server on loopback: it speaks S3 over http, and stores in memory."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [
-            UV,
-            "run",
-            "--no-project",
-            "--quiet",
-            "--with",
-            "moto[server]>=5",
-            "moto_server",
-            "-H",
-            "127.0.0.1",
-            "-p",
-            str(port),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            assert server.poll() is None, "moto_server ended: uv run --with 'moto[server]' moto_server"
-            try:
-                if httpx.get(url).is_success:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.5)
+    """A server with a bucket that everybody may read."""
+    with bucketserver.serving() as url:
         assert httpx.put(f"{url}/wheels").is_success
         assert httpx.put(f"{url}/wheels?policy", json=PUBLIC).is_success
         yield url
-    finally:
-        os.killpg(server.pid, 15)
-        server.wait(30)
 
 
 @pytest.fixture
 def store(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A place in the bucket, and what the usual environment variables say of it."""
-    for name, value in {
-        "AWS_ENDPOINT": bucket,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-    }.items():
+    for name, value in bucketserver.variables(bucket).items():
         monkeypatch.setenv(name, value)
     return Bucket(f"wheels/{tmp_path.name}", bucket)
 

@@ -209,7 +209,7 @@ class _Run:
         with console.live("compile") as show:
             governor.on_tick, cache.on_hit = Live(show, said, forecast), governor.served
             try:
-                with governor:
+                with governor, cache:
                     done = process.stream(
                         self.invocation.command(tree.raw, definitions),
                         failure=BuildError,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 from sglwheel import console
+from sglwheel.build.bucketgate import BucketGate
 from sglwheel.build.compilercache import Choice, CompilerCache
 from sglwheel.mirrors import redacted
 
@@ -56,6 +57,8 @@ class CacheWatch:
 
     cache: CompilerCache | None
     shared: str | None = None
+    gate: BucketGate | None = None
+    """Stands between ccache and a shared bucket while a build runs."""
     answers: list[Answer] = field(default_factory=list)
     on_hit: Callable[[str, str], None] | None = None
     """Told of each object that came from a cache, and from which: "local" or "shared"."""
@@ -83,7 +86,16 @@ class CacheWatch:
             # ccache itself would end every compile with an error.
             console.warn(f"no compiler cache: {cache.store} cannot be written ({trouble})")
             return cls(None)
-        return cls(cache, choice.shared)
+        shared = choice.shared
+        gate = BucketGate(shared) if shared is not None and urlsplit(shared).scheme == "s3" else None
+        return cls(cache, shared, gate)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.gate is not None:
+            self.gate.close()
 
     @property
     def on(self) -> bool:
@@ -94,9 +106,9 @@ class CacheWatch:
         if self.cache is None:
             return {}
         self.cache.log.unlink(missing_ok=True)
-        if self.shared is not None and not answers(self.shared):
+        if self.shared is not None and not self._answers(self.shared):
             self._without(f"the shared compiler cache {redacted(self.shared)} does not answer")
-        self.cache.begin(self.shared)
+        self.cache.begin(self._address())
         return self.cache.environment()
 
     def follow(self) -> None:
@@ -133,11 +145,18 @@ class CacheWatch:
             self._objects = cache.objects()
         return self._objects
 
+    def _address(self) -> str | None:
+        """What ccache is told of the shared cache."""
+        return self.gate.address if self.gate is not None and self.shared is not None else self.shared
+
+    def _answers(self, shared: str) -> bool:
+        return self.gate.answers() if self.gate is not None else answers(shared)
+
     def _failed(self, cache: CompilerCache, shared: str) -> None:
-        if not self._warned and answers(shared):
+        if not self._warned and self._answers(shared):
             # It lives and refuses: full, most likely. What it has can still be read.
             self._say(f"the shared compiler cache {redacted(shared)} takes nothing: only reading from it")
-            cache.begin(shared, read_only=True)
+            cache.begin(self._address(), read_only=True)
             return
         self._without(f"the shared compiler cache {redacted(shared)} failed")
         cache.begin(None)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from sglwheel.toolchain import BuildEnv
 
 VARIABLE = "SGLWHEEL_COMPILER_CACHE"
-# What the ccache that we bring speaks; S3-compatible servers speak HTTP.
-SCHEMES = ("redis", "redis+unix", "http", "file")
+# What the ccache that we bring speaks, and buckets, which we serve to it.
+SCHEMES = ("redis", "redis+unix", "http", "file", "s3")
 # Part of every key: raised when the same words would no longer mean the same object.
 _FORM = "1"
 # A whole SM120 wheel takes 30 MB; kept are a few hundred builds.

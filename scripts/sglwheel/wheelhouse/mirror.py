@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglwheel import programs
+from sglwheel.buckets import open_bucket, open_directory
 from sglwheel.errors import WheelhouseError
 from sglwheel.wheelhouse import pointers
 from sglwheel.wheelhouse.house import Wheelhouse
@@ -217,16 +218,9 @@ def _listing(store: ObjectStore) -> dict[str, int]:
 
 
 def _open(target: str) -> ObjectStore:
-    try:
-        from obstore.store import LocalStore, from_url
-    except ImportError as error:
-        raise WheelhouseError(
-            "mirroring needs obstore", next="uv pip install 'sglwheel[mirror]' in this environment"
-        ) from error
-    with _told(target):
-        if "://" in target:
-            return from_url(target)
-        return LocalStore(Path(target).absolute(), mkdir=True)
+    if "://" in target:
+        return open_bucket(target, what="mirroring", failure=WheelhouseError)
+    return open_directory(Path(target).absolute(), what="mirroring", failure=WheelhouseError)
 
 
 @contextmanager
