@@ -16,7 +16,7 @@ LAYERS: dict[str, int] = {
         [
             "errors",
             "console process files types",
-            "recipe git mirrors sample transfer bundle uptodate",
+            "recipe git mirrors sample transfer buckets bundle uptodate",
             "series",
             "source patching",
             "toolchain drift",
