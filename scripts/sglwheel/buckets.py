@@ -46,4 +46,4 @@ def _opening(place: str, what: str, failure: type[SglwheelError]) -> Iterator[No
         yield
     except (BaseError, OSError, ValueError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise failure(f"{what} cannot use {place}: {said}") from error
+        raise failure(f"{what} cannot use {place}: {said}", next="for a bucket: s3://name/prefix") from error
