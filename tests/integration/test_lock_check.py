@@ -305,3 +305,14 @@ def test_a_source_that_only_others_can_fetch(locked: Locked) -> None:
     write(data=digest)
     source.dependencies(locked.tree, locked.recipe, layout, mirrors)
     assert check({}) == ()
+
+
+def test_a_source_whose_hash_upstream_declares_needs_nobody_else(locked: Locked) -> None:
+    overrides, digest = without_data(locked)
+    layout, mirrors = locked.world.layout, locked.mirrors
+    declares = locked.tree / "kernel/CMakeLists.txt"
+    declares.write_text(declares.read_text().replace(ARCHIVE, f"{ARCHIVE} URL_HASH SHA256={digest}"))
+    checkout = source.checkout(locked.recipe, layout, mirrors)
+    locking.write(locked.recipe, checkout, locked.tree, layout, mirrors, overrides=overrides)
+    assert LockCheck(locked.recipe, layout, mirrors, True, overrides).run(locked.tree) == ()
+    assert f'sha256 = "{digest}"' in locked.lock.read_text()

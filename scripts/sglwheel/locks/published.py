@@ -38,6 +38,8 @@ def locked(
                 mistakes[source.name] = str(error)
         elif pin is not None and (pin.kind, pin.url, pin.requested) == _asked(source):
             pins.append(pin)
+        elif (own := _declared(source)) is not None:
+            pins.append(_pin(source, own))
         else:
             # Checking names it as well, until somebody says what it is or can fetch it.
             console.warn(f"{source.name} is not in the lock: nothing says what it is (--published)")
@@ -55,16 +57,20 @@ def _asked(source: FetchedSource) -> tuple[str, str, str]:
     return source.kind, source.url, source.requested
 
 
-def _pin(source: FetchedSource, text: str) -> Pin:
+def _declared(source: FetchedSource) -> str | None:
+    """The identity that upstream's own CMake gives a source: nobody else needs to say it."""
     if source.kind == "git":
-        if not _COMMIT.fullmatch(text):
-            raise ValueError(f"{text!r} is no full commit id")
-        if _COMMIT.fullmatch(source.requested) and source.requested != text:
-            raise ValueError(f"the build asks for {source.requested}, not {text}")
-        return Pin(*(source.name, *_asked(source)), commit=text)
-    if not _SHA256.fullmatch(text):
-        raise ValueError(f"{text!r} is no SHA-256")
+        return source.requested if _COMMIT.fullmatch(source.requested) else None
     algorithm, _, digest = source.requested.partition("=")
-    if algorithm.upper() == "SHA256" and digest.lower() != text:
-        raise ValueError(f"the build asks for {digest}, not {text}")
-    return Pin(*(source.name, *_asked(source)), sha256=text)
+    return digest.lower() if algorithm.upper() == "SHA256" else None
+
+
+def _pin(source: FetchedSource, text: str) -> Pin:
+    git = source.kind == "git"
+    if not (_COMMIT if git else _SHA256).fullmatch(text):
+        raise ValueError(f"{text!r} is no {'full commit id' if git else 'SHA-256'}")
+    own = _declared(source)
+    if own is not None and own != text:
+        raise ValueError(f"the build asks for {own}, not {text}")
+    asked = (source.name, *_asked(source))
+    return Pin(*asked, commit=text) if git else Pin(*asked, sha256=text)

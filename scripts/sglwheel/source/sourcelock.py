@@ -127,11 +127,7 @@ def _update(
     # Two builds of one recipe may resolve at the same time; the lock of the lock is no part of recipes/.
     guard = files.cache_directory(layout.cache) / "locks" / f"{recipe_id}.source.lock"
     with files.locked(guard, failure=SourceError, what=f"the lock of {recipe_id}"):
-        old = path.read_text("utf-8") if path.is_file() else ""
-        document = tomlkit.parse(old) if old else tomlkit.document()
-        if not old:
-            document.add(tomlkit.comment(_HEADER))
-        before = document.unwrap()
+        before = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
         data = {**before, **tables}
         own: dict[str, Any] = dict(data.get("lock", {}))
         own["files"] = dict(sorted({**own.get("files", {}), **(hashes or {})}.items()))
@@ -141,10 +137,15 @@ def _update(
         data["lock"] = {"checksum": own.pop("checksum"), **own}
         if data == before:
             return False
-        for key in ("upstream", "source", "lock"):
-            document.pop(key, None)
-            if key in data:
+        document = tomlkit.document()
+        document.add(tomlkit.comment(_HEADER))
+        # Tables of other versions stay, before our own last one.
+        for key in dict.fromkeys(("upstream", "source", *data)):
+            if key in data and key != "lock":
+                document.add(tomlkit.nl())
                 document.add(key, tomlkit.item(data[key]))
+        document.add(tomlkit.nl())
+        document.add("lock", tomlkit.item(data["lock"]))
         files.write_atomic(path, tomlkit.dumps(document))
     return True
 
