@@ -12,15 +12,18 @@ from typing import Any
 
 import pytest
 
+from sglwheel import recipe
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.nodecheck.needs import applies, meets
 from sglwheel.wheelhouse import Lines, Release, Wheelhouse, install_check, pointers, publish
+from sglwheel.wheelhouse.nodekit import Kit
 from sglwheel.wheelhouse.settle import settle
 from wheelworld import UV, Environment, http_directory, make_kernel, make_torch, make_wheel, reports
 
 pytestmark = pytest.mark.integration
 
+CHECKOUT = Layout(Path(__file__).parents[2])
 PROVENANCE = {"recipe": {"id": "cu130"}, "flags": {"architectures": ["12.0a"]}}
 
 
@@ -370,3 +373,29 @@ def test_a_wheelhouse_that_is_none_is_said(node: Node, tmp_path: Path, world: Wo
     done = node.run([str(node.python), str(tmp_path / "empty.pyz"), "before"], ok=False)
     assert done.returncode == 9
     assert "no catalogue in" in done.stdout
+
+
+def test_a_node_kit_checks_its_release_while_the_wheelhouse_is_away(
+    world: World, node: Node, tmp_path: Path
+) -> None:
+    kit = tmp_path / "kit"
+    kit.mkdir()
+    house = tmp_path / "wheelhouse"
+    shutil.copytree(world.release.root, house)
+    for name, text in Kit.of(world.release, recipe.load(CHECKOUT, "cu130")).files(str(house)).items():
+        (kit / name).write_text(text)
+    (kit / "install-check.pyz").write_bytes((house / "install-check.pyz").read_bytes())
+    told = [line.strip() for line in (kit / "README.md").read_text().splitlines() if line.startswith("    ")]
+    for line in told[:3]:
+        node.shell(line, cwd=kit)
+    shutil.rmtree(house)
+    # Without the tool beside uv: nodes have the program alone.
+    start = f"PATH={node.path}/bin:/usr/bin:/bin MODEL=/m PYTHON={node.python} bash {kit}/launch.sh"
+    done = node.shell(start, ok=False)
+    assert "is SGLang installed there?" in done.stderr, "the check was passed, and SGLang is not here"
+    for name in ("version", "record", "contents", "torch", "gpu", "driver", "import"):
+        assert f"ok    {name}" in done.stdout
+    (node.site / "torch/version.py").unlink()
+    done = node.shell(start, ok=False)
+    assert done.returncode == 9
+    assert "WRONG torch" in done.stdout

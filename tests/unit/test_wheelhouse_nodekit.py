@@ -47,17 +47,36 @@ def sm120() -> Recipe:
     return recipe.load(CHECKOUT, "cu130")
 
 
-@pytest.fixture
-def release(tmp_path: Path) -> Release:
-    wheel = make_kernel(tmp_path / "dist", provenance={"recipe": {"id": "cu130"}})
+def published(tmp_path: Path, id: str, kind: str = "kernels") -> Release:
+    wheel = make_kernel(tmp_path / "dist", provenance={"recipe": {"id": id, "kind": kind}})
     return publish(*reports(wheel), Layout(tmp_path))
 
 
 @pytest.fixture
+def release(tmp_path: Path) -> Release:
+    return published(tmp_path, "cu130")
+
+
+@pytest.fixture
 def kit(release: Release, sm120: Recipe, tmp_path: Path) -> Path:
+    return rendered(release, sm120, tmp_path)
+
+
+def with_nodes() -> list[str]:
+    return [path.stem for path in sorted(CHECKOUT.recipes.glob("*.toml")) if "\n[node]\n" in path.read_text()]
+
+
+@pytest.fixture(params=with_nodes())
+def any_kit(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Recipe]:
+    """The kit of each recipe that has one."""
+    its = recipe.load(CHECKOUT, request.param)
+    return rendered(published(tmp_path, its.id), its, tmp_path), its
+
+
+def rendered(release: Release, its: Recipe, tmp_path: Path) -> Path:
     directory = tmp_path / "it's a kit"
     directory.mkdir()
-    for name, text in Kit.of(release, sm120).files(str(tmp_path / "wheel house's")).items():
+    for name, text in Kit.of(release, its).files(str(tmp_path / "wheel house's")).items():
         (directory / name).write_text(text)
     python = directory / "python"
     python.write_text(PYTHON)
@@ -87,7 +106,7 @@ def test_it_starts_sglang_with_every_default(kit: Path, model: Path) -> None:
         f"1 -m sglang.launch_server --model-path {model} {said} --disable-custom-all-reduce --tp 2"
     )
     asked = (kit / "python.asked").read_text()
-    assert "install-check.pyz start --wheelhouse" in asked and "wheel house's --release sgl_kernel" in asked
+    assert "install-check.pyz start --wheelhouse" in asked and "it's a kit --release sgl_kernel" in asked
 
 
 def test_what_the_operator_gives_wins(kit: Path) -> None:
@@ -150,17 +169,23 @@ def test_a_failed_check_or_a_missing_model_stops_it(kit: Path) -> None:
     assert (done.returncode, done.stdout) == (9, f"doctor --role node --python {kit / 'python'}\n")
 
 
-def test_every_value_has_a_reason_and_a_source_in_every_file(kit: Path, sm120: Recipe) -> None:
-    assert sm120.node is not None
+def test_every_kernel_recipe_for_these_gpus_says_how_a_node_runs_it() -> None:
+    assert {"cu130", "cu130-next", "cu130-sm121"} <= set(with_nodes())
+
+
+def test_every_value_has_a_reason_and_a_source_in_every_file(any_kit: tuple[Path, Recipe]) -> None:
+    kit, its = any_kit
+    node = its.node
+    assert node is not None
     script = (kit / "launch.sh").read_text()
     flat = " ".join(line.strip().removeprefix("#").strip() for line in script.splitlines())
     readme, unit = ((kit / name).read_text() for name in ("README.md", "sglang.service"))
-    for item in (*sm120.node.arguments, *sm120.node.environment, *sm120.node.refusals):
+    for item in (*node.arguments, *node.environment, *node.refusals):
         assert item.reason in flat and item.source in flat, item
         assert item.reason in readme and item.source in readme, item
-    for item in sm120.node.arguments:
+    for item in node.arguments:
         assert item.words in unit
-    for line in sm120.node.not_proven:
+    for line in node.not_proven:
         assert f"- {line}" in readme
     assert "it is a candidate" in readme
     settings = [line for line in unit.partition("[Service]")[2].splitlines() if line and line[0] != "#"]
@@ -168,13 +193,15 @@ def test_every_value_has_a_reason_and_a_source_in_every_file(kit: Path, sm120: R
     assert unit.count("# Source: ") >= 6
 
 
-def test_linters_accept_it(kit: Path) -> None:
+def test_linters_accept_it(any_kit: tuple[Path, Recipe]) -> None:
+    kit, _ = any_kit
     shellcheck = Path(sys.executable).with_name("shellcheck")
     done = subprocess.run([shellcheck, kit / "launch.sh"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
-def test_systemd_accepts_the_unit(kit: Path) -> None:
+def test_systemd_accepts_the_unit(any_kit: tuple[Path, Recipe]) -> None:
+    kit, _ = any_kit
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("no systemd-analyze on this host")
@@ -195,6 +222,27 @@ def test_a_recipe_that_says_nothing_of_nodes_is_named(release: Release) -> None:
     with pytest.raises(WheelhouseError, match="does not say how a node runs its wheel") as caught:
         Kit.of(own, sample)
     assert caught.value.exit_code == 9
+
+
+def test_a_wheel_of_python_alone_sends_to_its_kernels(tmp_path: Path) -> None:
+    with pytest.raises(WheelhouseError, match="kit is the one of the kernels") as caught:
+        Kit.of(published(tmp_path, "cu130-sglang", "python"), recipe.load(CHECKOUT, "cu130-sglang"))
+    assert "node-kit for the kernels" in str(caught.value.next)
+
+
+def test_what_another_sglang_needs_is_not_the_same(tmp_path: Path, model: Path) -> None:
+    """At 0.5.18 no single MoE backend is right, and the wheel has no NVFP4 kernels to be asked for."""
+    kit = rendered(published(tmp_path, "cu130-next"), recipe.load(CHECKOUT, "cu130-next"), tmp_path)
+    done = launch(kit, MODEL=str(model))
+    assert done.returncode == 0, done.stderr
+    assert "--moe-runner-backend auto" in done.stdout and "--attention-backend" not in done.stdout
+    (model / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "NVFP4"}}')
+    assert launch(kit, MODEL=str(model)).returncode == 0
+    refused = launch(kit, "--moe-runner-backend", "triton", MODEL=str(model))
+    assert refused.returncode == 9 and "cannot run NVFP4 experts" in refused.stderr
+    (model / "config.json").write_text('{"architectures": ["GptOssForCausalLM"]}')
+    refused = launch(kit, "--attention-backend", "flashinfer", MODEL=str(model))
+    assert refused.returncode == 9 and "attention sinks" in refused.stderr
 
 
 def test_advice_for_nodes_is_no_input_of_the_wheel(sm120: Recipe) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import shlex
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 
 from sglwheel.errors import WheelhouseError
 from sglwheel.recipe import Recipe
 from sglwheel.recipe.node import Node, Refusal, Sourced
+from sglwheel.wheelhouse.index import catalogue
 from sglwheel.wheelhouse.lines import Lines
 from sglwheel.wheelhouse.record import Release
 from sglwheel.wheelhouse.rendering import render_text
@@ -32,6 +34,11 @@ class Kit:
             raise WheelhouseError(
                 f"{release.id} was built by recipe {release.record.recipe}, not {recipe.id}",
                 next=f"leave --recipe out, or give --recipe {release.record.recipe}",
+            )
+        if recipe.node is None and release.record.alone:
+            raise WheelhouseError(
+                f"{release.id} is of Python alone: a node's kit is the one of the kernels beside it",
+                next="sglwheel wheelhouse list, then node-kit for the kernels of this SGLang",
             )
         if recipe.node is None:
             raise WheelhouseError(
@@ -53,12 +60,19 @@ class Kit:
             "quote": shlex.quote,
         }
         names = ("launch.sh", "sglang.service", "README.md")
-        return {name: render_text(f"node/{name}", **values) for name in names}
+        texts = {name: render_text(f"node/{name}", **values) for name in names}
+        # What every start checks, without the wheelhouse: a node must come up again while that is away.
+        return {**texts, "releases.json": catalogue(Path()).whole([self.release.record])}
 
 
 def comment(item: Sourced) -> str:
     """Reason and source as lines of a shell comment."""
-    lines = [*textwrap.wrap(item.reason, 100), *textwrap.wrap(f"Source: {item.source}", 100)]
+    # Names of projects and arguments have hyphens, and are looked for whole.
+    lines = [
+        line
+        for text in (item.reason, f"Source: {item.source}")
+        for line in textwrap.wrap(text, 100, break_on_hyphens=False, break_long_words=False)
+    ]
     return "\n".join(f"# {line}" for line in lines)
 
 

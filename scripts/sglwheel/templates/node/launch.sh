@@ -10,7 +10,6 @@ set -euo pipefail
 
 : "${MODEL:?set MODEL to the directory or name of a model}"
 PYTHON="${PYTHON:-python}"
-WHEELHOUSE={{ location }}
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 CHECK="${CHECK:-$HERE/install-check.pyz}"
 
@@ -21,7 +20,8 @@ refuse() {
 }
 
 # The wheel must be ours, torch what it was, and GPU and driver able to run it, or nothing below means anything.
-"$PYTHON" "$CHECK" start --wheelhouse "$WHEELHOUSE" --release {{ record.id }} --state "$HERE/sglwheel-node.json" ||
+# What the wheel must be stands in releases.json beside this file: starting needs no wheelhouse.
+"$PYTHON" "$CHECK" start --wheelhouse "$HERE" --release {{ record.id }} --state "$HERE/sglwheel-node.json" ||
     refuse "this node is not what the wheel was installed for"
 # The whole tool says more, where somebody installed it: libraries, torch's symbols, what SGLang asserts.
 if command -v sglwheel >/dev/null; then
