@@ -303,10 +303,12 @@ def test_later_steps_that_swap_something_are_caught(world: World, node: Node, tm
     node.shell(line)
     version = world.release.record.version
     # A rebuild under the same name, as a second index could have it.
-    node.run(
-        [UV, "pip", "install", "--reinstall", *offline(make_kernel(tmp_path / "a", content="other = 1\n"))]
-    )
+    strange = make_kernel(tmp_path / "a", content=f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    node.run([UV, "pip", "install", "--reinstall", *offline(strange)])
     swapped = node.check(root, "after")
+    assert swapped["by"]["import"][0] == "unknown" and not (tmp_path / "ran").exists(), (
+        "strange code runs not"
+    )
     assert swapped["by"]["version"] == ("passed", f"sgl-kernel {version}, should be {version}")
     assert swapped["by"]["contents"] == (
         "failed",

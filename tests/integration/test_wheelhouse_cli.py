@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,13 @@ def test_a_release_through_its_life(root: Path, tmp_path: Path) -> None:
     assert "copied" in run(root, "mirror", str(tmp_path / "copy"))
     run(root, "node-kit", "sm120a.2", str(tmp_path / "kit"), "--recipe", "cu130")
     assert (tmp_path / "kit/launch.sh").stat().st_mode & 0o100
+    allowed = tmp_path / "allowed"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
+    allowed.write_text(f"sglwheel {(tmp_path / 'key.pub').read_text()}")
+    signed = ("verify", "--allowed-signers", str(allowed))
+    assert "not as they should be" in run(root, *signed, code=9)
+    assert len(run(root, "sign", "--key", str(tmp_path / "key")).splitlines()) == 4
+    assert "all as published" in run(root, *signed)
     (root / "index.html").write_text("")
-    assert "not as they should be" in run(root, "verify", code=9)
+    assert "not as it should be" in run(root, "verify", code=9)
     assert "all as published" in run(root, "verify", "--repair")

@@ -275,8 +275,9 @@ def test_signatures_are_made_and_checked_offline(
     assert "Good" in good and "signature" in good
     copy = tmp_path / "copy"
     mirror(house, str(copy))
-    with http_directory(copy) as (url, _):
+    with http_directory(copy) as (url, requests):
         assert "Good" in node.run([*words, "--wheelhouse", url], ok=False).stdout
+        assert requests.count("/releases.json") == 1, "what is judged is what was verified"
         (copy / "releases.json").write_text(
             (copy / "releases.json").read_text().replace(release.sha256, "0" * 64)
         )

@@ -159,9 +159,11 @@ def verify(repair: bool, allowed_signers: Path | None, as_json: bool) -> None:
             console.emit(f"wrong     signature   {file}: {why}")
     if not done.ok or unsigned:
         wrong = sum(not finding.repaired for finding in done.findings) + len(unsigned)
+        what = "1 thing in the wheelhouse is" if wrong == 1 else f"{wrong} things in the wheelhouse are"
+        mend = "restore them from a mirror" if repair else "sglwheel wheelhouse verify --repair"
         raise WheelhouseError(
-            f"{wrong} things in the wheelhouse are not as they should be",
-            next="restore them from a mirror" if repair else "sglwheel wheelhouse verify --repair",
+            f"{what} not as {'it' if wrong == 1 else 'they'} should be",
+            next=mend if not done.ok else "sglwheel wheelhouse sign --key <key>, for bytes that you trust",
         )
     if not as_json:
         console.emit(f"{done.releases} releases, {console.format_bytes(done.bytes_read)}: all as published")

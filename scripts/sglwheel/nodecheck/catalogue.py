@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -20,8 +21,12 @@ class StopError(Exception):
     """The check itself cannot go on."""
 
 
+@functools.lru_cache(maxsize=64)
 def read(wheelhouse: str, name: str) -> bytes:
-    """A file of the wheelhouse, which is a directory or a url."""
+    """A file of the wheelhouse, which is a directory or a url; asked for once.
+
+    Who verifies a signature and then asks again may get other bytes the second time.
+    """
     if re.match(r"https?://", wheelhouse):
         url = urllib.parse.urljoin(wheelhouse.rstrip("/") + "/", name)
         with urllib.request.urlopen(url, timeout=60) as answer:
