@@ -68,6 +68,13 @@ def test_the_printed_line_is_proven(world: World) -> None:
     assert not report.environment.exists()
 
 
+def test_a_build_without_network_proves_it_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("OFFLINE", "1"), ("NO_INDEX", "1"), ("FIND_LINKS", str(world.root / "dist"))):
+        monkeypatch.setenv(f"UV_{name}", value)
+    report = install_check(world.release, world.layout, torch=("--no-deps", "torch==2.12.0+cu130"))
+    assert report.demand().ok
+
+
 def test_the_other_torch_is_refused_and_left_alone(world: World) -> None:
     report = install_check(world.release, world.layout, torch=offline(world.torch["2.11.0"]))
     failed = {check.name: check.detail for check in report.checks if check.status == "failed"}
@@ -77,6 +84,8 @@ def test_the_other_torch_is_refused_and_left_alone(world: World) -> None:
     with pytest.raises(WheelhouseError, match="does not install") as caught:
         report.demand()
     assert caught.value.exit_code == 9
+    assert caught.value.where.keys() == {"line", "printed line", "environment"}
+    assert "torch==2.11.0" in caught.value.where["line"], "what uv says"
 
 
 def test_an_environment_can_be_reused_and_the_wheelhouse_served(world: World, tmp_path: Path) -> None:

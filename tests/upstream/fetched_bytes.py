@@ -26,6 +26,8 @@ from sglwheel.source.store import GitStore
 from sglwheel.types import CommitId
 
 ROOT = Path(__file__).parents[2]
+# Packs of full clones from GitHub in November 2026, for those whose snapshots at hand have less.
+FULL = {"repo-cutlass": 174_000_000, "repo-mscclpp": 20_000_000}
 PAGE = ROOT / "docs/fetched-bytes.md"
 
 
@@ -144,6 +146,14 @@ def render(
         lines.append(f"| {source_name} | {format_bytes(mine)} | {format_bytes(other)} | {ratio} | {note} |")
     total = f"1/{theirs / ours:.0f}" if ours else ""
     lines.append(f"| all of these | {format_bytes(ours)} | {format_bytes(theirs)} | {total} | |")
+    small = [(n, mine, FULL[n]) for n, mine, other, _ in rows if mine and other and other < FULL.get(n, 0)]
+    if small:
+        told = (f"{n} {format_bytes(full)}, so 1/{full / mine:.0f}" for n, mine, full in small)
+        lines += [
+            "",
+            "Snapshots with less than upstream has; full clones in November 2026 had:",
+            f"{'; '.join(told)}.",
+        ]
     replaced = [one for one in sorted(overrides) if overrides[one]]
     if replaced:
         lines += ["", f"Taken from elsewhere in this run (`--override`): {', '.join(replaced)}."]

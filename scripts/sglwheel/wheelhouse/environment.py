@@ -18,6 +18,7 @@ from sglwheel.wheelhouse.wheelfile import record_of
 
 _INSTALL_PATIENCE_S = 900.0
 _IMPORT_PATIENCE_S = 300.0
+_BUILDS_OWN = ("UV_OFFLINE", "UV_NO_INDEX", "UV_FIND_LINKS")
 
 
 class Environment:
@@ -53,10 +54,13 @@ class Environment:
 
     def shell(self, line: str) -> process.Completed:
         """Run the line as it is printed, in a directory where its by-products may lie."""
+        # What a build without network tells its own uv is nothing that a node has; the line itself asks no
+        # index, and UV_OFFLINE is refused beside its --refresh-package.
+        given = {key: value for key, value in self.environment.items() if key not in _BUILDS_OWN}
         return process.run(
             ["bash", "-c", line],
             failure=WheelhouseError,
-            env=self.environment,
+            env=given,
             cwd=self.home,
             accept=range(-64, 256),
             timeout=_INSTALL_PATIENCE_S,

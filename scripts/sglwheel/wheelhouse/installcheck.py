@@ -63,7 +63,7 @@ class InstallReport:
         failed = {check.name: check.detail for check in self.checks if check.status == "failed"}
         raise WheelhouseError(
             f"the printed line does not install {self.release} as it should",
-            where={**failed, "line": self.line, "environment": str(self.environment)},
+            where={**failed, "printed line": self.line, "environment": str(self.environment)},
         )
 
 
