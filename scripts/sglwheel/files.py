@@ -102,6 +102,18 @@ def sha256(path: Path | str) -> str:
     return digest.hexdigest()
 
 
+def read(path: Path | str) -> bytes:
+    """A small file's bytes, by descriptor as well."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        parts = []
+        while part := os.read(descriptor, 1 << 16):
+            parts.append(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts)
+
+
 _READ: dict[tuple[int, int, int, int], str] = {}
 
 

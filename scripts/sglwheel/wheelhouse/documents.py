@@ -90,7 +90,10 @@ def write_changed(path: Path, text: str | bytes, *, durable: bool = True) -> Non
     if durable:
         files.write_atomic(path, data)
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_bytes(data)
+    try:
+        temporary.write_bytes(data)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
     temporary.replace(path)

@@ -110,7 +110,7 @@ class Wheelhouse:
         """The record of one release and the text that holds it. Raises WheelhouseError."""
         path = self.builds / id / "release.json"
         try:
-            text = path.read_bytes()
+            text = files.read(path)
         except OSError as error:
             raise WheelhouseError(
                 f"no such release: {id}", where={"file": str(path)}, next="sglwheel wheelhouse list"

@@ -12,13 +12,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from sglwheel import __version__, files
-from sglwheel.wheelhouse import results
 from sglwheel.wheelhouse.documents import Document, write_changed
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.lines import ANYWHERE, Lines
@@ -30,6 +30,7 @@ from sglwheel.wheelhouse.wheelfile import release_id
 _SPLIT = "@releases@"
 # From here on one sync of everything costs less than several for each release.
 _MANY = 100
+_WRITERS = 4
 _quoted = functools.lru_cache(maxsize=4096)(quote)
 
 
@@ -127,22 +128,23 @@ def stamp() -> str:
     return digest.hexdigest()
 
 
-def _subindexes(house: Wheelhouse, records: Iterable[Record], notes: Notes, *, durable: bool) -> None:
-    for record in records:
-        house.expose(record)
-        home, known = house.builds / record.id, notes.setdefault(record.id, Note()).files
-        for path, text in subindex(record).items():
-            write_changed(home / path, text, durable=durable)
-            known[path] = files.digest(text)
-        for name in (results.name(record, kind) for kind in results.KINDS):
-            with suppress(OSError):
-                data = (home / name).read_bytes()
-                if results.is_about(data, record):
-                    known[name] = hashlib.sha256(data).hexdigest()
+def _subindexes(house: Wheelhouse, records: Sequence[Record], notes: Notes, *, durable: bool) -> None:
+    def write(some: Sequence[Record]) -> None:
+        for record in some:
+            house.expose(record)
+            home, known = house.builds / record.id, notes.setdefault(record.id, Note()).files
+            for path, text in subindex(record).items():
+                write_changed(home / path, text, durable=durable)
+                known[path] = files.digest(text)
+
     if durable:
+        write(records)
         files.sync_directory(house.root)
-    else:
-        os.sync()
+        return
+    # Tens of thousands of small files: while one waits for the file system, another renders.
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        list(pool.map(write, (records[start : start + _MANY] for start in range(0, len(records), _MANY))))
+    os.sync()
 
 
 def _project_list(house: Wheelhouse) -> None:

@@ -13,6 +13,10 @@ from sglwheel import files
 
 def link(source: Path, target: Path) -> None:
     """Give a file a second name at once, replacing what is there; a copy where hard links cannot be had."""
+    # Nothing there, mostly.
+    with suppress(OSError):
+        os.link(source, target)
+        return
     temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
     try:
         try:

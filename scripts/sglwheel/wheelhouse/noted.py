@@ -27,7 +27,7 @@ class Note:
     """One release's, as of the record that `key` names."""
 
     key: str = ""
-    # Below `builds/<id>/`, relative path → SHA-256: what was rendered, and results that are about the wheel.
+    # Below `builds/<id>/`: relative path → SHA-256.
     files: dict[str, str] = field(default_factory=dict)
     # Document, by its path below the wheelhouse → SHA-256 of the release's line in it.
     lines: dict[str, str] = field(default_factory=dict)

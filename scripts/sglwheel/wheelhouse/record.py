@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,13 +11,15 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import VERSION_PATTERN, Version
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from sglwheel.errors import WheelhouseError
 from sglwheel.wheelhouse.wheelfile import WheelFile, release_id
 
 Status = Literal["candidate", "release"]
+# To parse it costs as much as all else in a record.
+_VERSION = re.compile(rf"\s*{VERSION_PATTERN}\s*", re.VERBOSE | re.IGNORECASE)
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -72,10 +75,8 @@ class Record(_Table):
         # The file name becomes paths and links, so a record edited by hand must not smuggle in another.
         if "/" in self.filename or "\\" in self.filename or not self.filename.endswith(".whl"):
             raise ValueError(f"filename {self.filename!r} is not a wheel's")
-        try:
-            Version(self.version)
-        except InvalidVersion:
-            raise ValueError(f"version {self.version!r} is not one") from None
+        if not _VERSION.fullmatch(self.version):
+            raise ValueError(f"version {self.version!r} is not one")
         return self
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from pydantic_core import from_json
 
 from sglwheel.wheelhouse.record import Record
 
@@ -19,6 +19,6 @@ def name(record: Record, kind: str) -> str:
 def is_about(text: bytes, record: Record) -> bool:
     """Whether a result speaks of this release's wheel."""
     try:
-        return bool(json.loads(text)["wheel_sha256"] == record.sha256)
+        return bool(from_json(text)["wheel_sha256"] == record.sha256)
     except (ValueError, KeyError, TypeError):
         return False

@@ -151,24 +151,21 @@ class _Look:
                 self.read[id] = _identity(entries[wheel])
             yield from self._bytes(f"{home}/{wheel}", record.sha256, "wheel")
             yield from self._bytes(f"{home}/{wheel}.metadata", record.metadata_sha256, "metadata")
-        known = self.notes[id].files if id in self.notes else {}
-        as_noted = {name for name, sha256 in known.items() if _is(f"{home}/{name}", sha256)}
         for kind in results.KINDS:
             name = results.name(record, kind)
             expected.add(name)
-            if name not in as_noted and (name in entries or kind in results.PUBLISHED):
-                yield from self._result(Path(home, name), record)
-        if not as_noted >= index.subindex_names(record.project):
-            yield from self._subindex(home, record)
+            if name in entries or kind in results.PUBLISHED:
+                yield from self._result(f"{home}/{name}", record)
+        yield from self._subindex(home, record)
         for name in entries.keys() - expected:
             yield self._finding("orphan", f"{home}/{name}", "nobody of us wrote it")
         for entry in entries.values():
             if entry.is_symlink():
                 yield self._symlink(entry.path)
 
-    def _result(self, path: Path, record: Record) -> Iterator[Finding]:
+    def _result(self, path: str, record: Record) -> Iterator[Finding]:
         try:
-            good = results.is_about(path.read_bytes(), record)
+            good = results.is_about(files.read(path), record)
         except FileNotFoundError:
             yield self._finding("result", path, "missing")
             return
@@ -178,6 +175,10 @@ class _Look:
             yield self._finding("result", path, "is not about this wheel")
 
     def _subindex(self, home: str, record: Record) -> Iterator[Finding]:
+        known = self.notes[record.id].files if record.id in self.notes else {}
+        as_noted = {name for name, sha256 in known.items() if _is(f"{home}/{name}", sha256)}
+        if as_noted >= index.subindex_names(record.project):
+            return
         for name, text in index.subindex(record).items():
             if not _is(f"{home}/{name}", files.digest(text)):
                 yield self._finding("derived", f"{home}/{name}", "is not what the releases say")
