@@ -35,8 +35,7 @@ from sglwheel.wheelhouse.verify import verify
 REAL = 4_500_000
 ROUNDS = 7
 VERIFIED = 3
-# Of reading alone. With 512 KiB a wheel, the ten small files beside it weigh nine times what they weigh beside
-# a real one.
+# Of reading alone: beside wheels of 512 KiB, small files weigh nine times what they weigh beside real ones.
 BAR = 1.5
 
 
