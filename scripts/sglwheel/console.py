@@ -69,7 +69,7 @@ def hang_up() -> None:
 @contextmanager
 def step(title: str) -> Iterator[None]:
     """Narrate one stage and how long it took."""
-    _stderr.print(f"▸ {title}", style="bold", markup=False)
+    _stderr.print(f"▸ {visible(title)}", style="bold", markup=False)
     started = time.monotonic()
     yield
     elapsed = time.monotonic() - started
@@ -195,7 +195,7 @@ def _drawn(description: str, board: Board) -> rich.console.Group:
 
 def report(error: SglwheelError) -> None:
     """Print an error the way users see it: what, where, next, log."""
-    _stderr.print(f"error: {error.what}", style="bold red", markup=False)
+    _stderr.print(f"error: {visible(error.what)}", style="bold red", markup=False)
     fields = dict(error.where)
     if error.next:
         fields["next"] = error.next
@@ -203,10 +203,15 @@ def report(error: SglwheelError) -> None:
         fields["log"] = str(error.log)
     width = max((len(key) for key in fields), default=0)
     for key, value in fields.items():
-        first, *rest = str(value).splitlines() or [""]
+        first, *rest = [visible(line) for line in str(value).split("\n")]
         _stderr.print(f"  {key:<{width}}  {first}", markup=False)
         for line in rest:
             _stderr.print(f"  {'':<{width}}  {line}", markup=False)
+
+
+def visible(text: str) -> str:
+    """`text` with whatever a terminal would obey written out: not all names were chosen with care."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def format_seconds(seconds: float) -> str:

@@ -117,6 +117,7 @@ def test_a_read_only_wheelhouse_is_said(tmp_path: Path, _namespaces: None) -> No
     done = in_own_mounts(script, release.root, wheel)
     assert done.returncode == 9
     assert "error: the wheelhouse cannot be used: Read-only file system" in done.stderr
+    assert "see that it is there, writable" in done.stderr and "Traceback" not in done.stderr
     assert str(release.root) in done.stderr
     assert wheels(release.root) == before
 

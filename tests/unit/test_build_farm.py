@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from packaging.version import Version
 
+from handoverworld import provenance_of
 from sglwheel import recipe, toolchain
 from sglwheel.errors import ToolchainError, UsageError, WheelhouseError
 from sglwheel.files import Layout
@@ -71,25 +72,11 @@ def test_old_tools_are_not_used(tmp_path: Path) -> None:
     assert "cmake" in borrowed.read(lend(tmp_path / "e", torch="2.11.0", cmake="3.22")).missing()
 
 
-def provenance(target: recipe.Recipe) -> dict[str, object]:
-    options = {key: handover.cmake_value(value) for key, value in target.build.cmake.items()}
-    architectures = [str(one) for one in target.build.architectures]
-    return {
-        "schema": 1,
-        "recipe": {"id": target.id},
-        "upstream": {"url": target.source.git, "commit": str(target.source.commit)},
-        "patched": {"series": target.source.series},
-        "torch": {"version": str(target.torch.version)},
-        "flags": {"architectures": architectures, "cmake": options},
-        "sources": [{"name": "x", "via": "override"}],
-    }
-
-
 def test_a_wheel_is_taken_over_only_as_what_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     target = recipe.load(Layout(ROOT), "cu130")
     local = "cu130.torch2.12.0.sm120a.1"
     found = SimpleNamespace(
-        provenance=provenance(target),
+        provenance=provenance_of(target),
         name="sgl-kernel",
         version=Version(f"0.3.21+{local}"),
         tag="cp310-abi3-manylinux_2_34_x86_64",

@@ -152,8 +152,7 @@ def verify(repair: bool, allowed_signers: Path | None, as_json: bool) -> None:
     else:
         for finding in done.findings:
             state = "repaired" if finding.repaired else "wrong"
-            # Nobody chose these names with care, and a terminal obeys some of them.
-            told = "".join(map(_printable, f"{finding.file}: {finding.detail}"))
+            told = console.visible(f"{finding.file}: {finding.detail}")
             console.emit(f"{state:<9} {finding.rule:<11} {told}")
         for file, why in unsigned.items():
             console.emit(f"wrong     signature   {file}: {why}")
@@ -277,10 +276,6 @@ def node_kit(release: str, directory: Path, location: str | None, named: str | N
         write_atomic(directory / name, text, mode=0o755 if name.endswith(".sh") else 0o644)
     nodeprogram.write(directory)
     console.emit(str(directory))
-
-
-def _printable(character: str) -> str:
-    return character if character.isprintable() else ascii(character)[1:-1]
 
 
 def _say(release: Release) -> None:

@@ -34,6 +34,15 @@ class Wheelhouse:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
+    def demand(self) -> None:
+        """Raises WheelhouseError where nothing was ever published."""
+        if not self.builds.is_dir():
+            raise WheelhouseError(
+                "no wheelhouse here",
+                where={"directory": str(self.root)},
+                next="name the right one (sglwheel wheelhouse --root), or mount it",
+            )
+
     @property
     def builds(self) -> Path:
         return self.root / "builds"

@@ -68,8 +68,7 @@ def mirror(
     Credentials and endpoints come from the usual environment variables (AWS_ENDPOINT, AWS_ACCESS_KEY_ID, …).
     Nothing is removed but wheels that were removed here. Raises WheelhouseError.
     """
-    if not house.builds.is_dir():
-        raise WheelhouseError("no wheelhouse here", where={"directory": str(house.root)})
+    house.demand()
     store = _open(target)
     with _told(target):
         known = _manifest(store)

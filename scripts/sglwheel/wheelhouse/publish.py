@@ -125,7 +125,11 @@ def _fill(staged: Path, wheel: WheelFile, record: Record, results: Mapping[str, 
     copy_synced(wheel.path, target)
     # What was checked is what is published, also if somebody swaps the source file meanwhile.
     if files.sha256(target) != record.sha256:
-        raise WheelhouseError("the wheel changed while it was published", where={"file": str(wheel.path)})
+        raise WheelhouseError(
+            "the wheel changed while it was published",
+            where={"file": str(wheel.path)},
+            next="run the same command again when nobody writes there",
+        )
     _write(staged / f"{wheel.filename}.metadata", wheel.metadata)
     for kind, value in results.items():
         text = json.dumps({"wheel_sha256": record.sha256, kind: _plain(value)}, indent=1, sort_keys=True)
@@ -167,7 +171,7 @@ def _demand(what: str, report: Report, wheel: WheelFile) -> None:
         raise WheelhouseError(
             f"not published: the {what} report of {wheel.filename} has failures",
             where={"file": str(wheel.path)},
-            next="sglwheel inspect" if what == "inspection" else "sglwheel smoke",
+            next=f"sglwheel {'inspect' if what == 'inspection' else 'smoke'} {wheel.path} --recipe <id>",
         )
 
 

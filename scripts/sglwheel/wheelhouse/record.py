@@ -151,9 +151,9 @@ class Record(_Table):
             return cls.model_validate_json(text)
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False)[0]
-            address = ".".join(str(part) for part in first["loc"]) or "it"
+            said = first["msg"].removeprefix("Value error, ")
             raise WheelhouseError(
-                f"a release's record is damaged: {address}: {first['msg']}",
+                f"a release's record is damaged: {': '.join([*map(str, first['loc']), said])}",
                 where={"file": str(where)},
                 next="sglwheel wheelhouse verify --repair",
             ) from None

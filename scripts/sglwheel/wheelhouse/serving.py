@@ -67,8 +67,7 @@ def application(service: Service) -> ASGIApp:
 
 def serve(service: Service) -> None:
     """Serve until interrupted. Raises WheelhouseError for what cannot be served this way."""
-    if not Wheelhouse(service.root).builds.is_dir():
-        raise WheelhouseError("no wheelhouse here", where={"directory": str(service.root)})
+    Wheelhouse(service.root).demand()
     if service.token and not service.certificate and not service.loopback:
         raise WheelhouseError(
             "a token over plain http is readable for everybody on the network",

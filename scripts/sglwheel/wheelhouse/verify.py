@@ -58,8 +58,7 @@ def verify(
     `repair` makes derived files again, restores a wheel or record from its other copy, and puts what does not
     belong into `.state/quarantine/`: it deletes nothing. Raises WheelhouseError where there is no wheelhouse.
     """
-    if not house.builds.is_dir():
-        raise WheelhouseError("no wheelhouse here", where={"directory": str(house.root)})
+    house.demand()
     with house.locked():
         look = _Look(house)
         findings = look.all(progress)

@@ -179,4 +179,8 @@ def _provenance(archive: zipfile.ZipFile, info: str) -> dict[str, Any]:
 
 
 def _refused(path: Path, why: str) -> WheelhouseError:
-    return WheelhouseError(f"not a wheel to publish: {path.name} {why}", where={"file": str(path)})
+    return WheelhouseError(
+        f"not a wheel to publish: {path.name} {why}",
+        where={"file": str(path)},
+        next="copy it again from the host that built it, under its own name, or build it again",
+    )
