@@ -210,8 +210,33 @@ def locked(
 
     `timeout` in seconds, negative = wait. Who waits says for whom; who does not raises `failure` and says it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock, holder = filelock.FileLock(path), path.with_suffix(".holder")
+    holder = path.with_suffix(".holder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _acquired(path, holder, failure=failure, what=what, timeout=timeout, next=next)
+    except OSError as error:
+        # A read-only or full disk; a network file system whose locks nobody serves (ENOLCK).
+        raise failure(
+            f"{what} cannot be locked: {error.strerror or error}",
+            where={"lock": str(path)},
+            next="see that it is writable, has room and locks, then run the same command again",
+        ) from error
+    try:
+        # A full disk is no reason not to hold what is held.
+        with suppress(OSError):
+            holder.write_text(f"process {os.getpid()} (since {time.strftime('%H:%M:%S')})\n")
+        yield
+    finally:
+        with suppress(OSError):
+            holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def _acquired(
+    path: Path, holder: Path, *, failure: type[SglwheelError], what: str, timeout: float, next: str | None
+) -> filelock.BaseFileLock:
+    """The lock, held. Raises OSError where there can be none."""
+    lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=timeout if 0 <= timeout < _PATIENCE else _PATIENCE)
     except filelock.Timeout as error:
@@ -223,14 +248,7 @@ def locked(
             lock.acquire(timeout=timeout if timeout < 0 else timeout - _PATIENCE)
         except filelock.Timeout:
             raise failure(used, where={"lock": str(path)}, next=next) from error
-    try:
-        # A full disk is no reason not to hold what is held.
-        with suppress(OSError):
-            holder.write_text(f"process {os.getpid()} (since {time.strftime('%H:%M:%S')})\n")
-        yield
-    finally:
-        holder.unlink(missing_ok=True)
-        lock.release()
+    return lock
 
 
 def _text(path: Path) -> str:

@@ -122,6 +122,19 @@ def test_a_read_only_wheelhouse_is_said(tmp_path: Path, _namespaces: None) -> No
     assert wheels(release.root) == before
 
 
+@pytest.mark.parametrize("verb", ["yank 1 wrong", "rollback cu130", "verify", "gc --yes --keep-days 0"])
+def test_every_verb_says_that_a_wheelhouse_is_read_only(tmp_path: Path, verb: str, _namespaces: None) -> None:
+    release = put(tmp_path / "wheelhouse", 1)
+    script = 'mount --bind "$1" "$1"; mount -o remount,bind,ro "$1"; "$PYTHON" -c "$TOOL" $2'
+    tool = "from sglwheel.cli import main; main()"
+    head = f"TOOL={tool!r}; "
+    done = in_own_mounts(head + script, release.root, f"wheelhouse --root {release.root} {verb}")
+    assert done.returncode == 9, done.stderr
+    assert "Read-only file system" in done.stderr and "run the same command again" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert verify(Wheelhouse(release.root)).findings == ()
+
+
 @pytest.mark.parametrize("instant", [0, 1, 3, 6, 9, 12, 15])
 def test_a_wheelhouse_that_vanishes_meanwhile_is_said(
     tmp_path: Path, instant: int, monkeypatch: pytest.MonkeyPatch
