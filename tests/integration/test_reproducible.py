@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import make_dataclass
@@ -14,6 +15,7 @@ import sglwheel.build
 from buildworld import CMAKE, World
 from sglwheel import files, reproduce
 from sglwheel.errors import BuildError
+from sglwheel.files import Layout
 from toolworld import real_nvcc
 
 pytestmark = pytest.mark.integration
@@ -105,6 +107,37 @@ def test_a_second_build_elsewhere_gives_the_same_bytes(tmp_path: Path) -> None:
     built = world.build()
     assert built.reused and done.sha256 == files.sha256(world.finish(built).path)
     assert not (tmp_path / ".work" / "tiny" / "again").exists()
+
+
+def compiled_units(layout: Layout) -> list[str]:
+    """Units that a compiler was started for, by the recipe's history of costs."""
+    lines = (layout.work / "tiny" / "units.jsonl").read_text().splitlines()
+    return [json.loads(line)["unit"].rsplit("/", 1)[-1] for line in lines if '"unit"' in line]
+
+
+def test_what_the_compiler_cache_holds_is_compiled_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All checkouts of a host share one: taken from it, the second build would be the first one's copy."""
+    monkeypatch.setenv("SGLWHEEL_CACHE", str(tmp_path / "host"))
+    monkeypatch.setenv("SGLWHEEL_COMPILER_CACHE", "local")
+    # A compiler that gives other code each time, for the same words and the same source.
+    fickle = tmp_path / "fickle-c++"
+    fickle.write_text('#!/bin/sh\nexec /usr/bin/c++ "$@" -DSTAMP="\\"stamp $(date +%N)\\""\n')
+    fickle.chmod(0o755)
+    unit = 'extern "C" const char *one() { return STAMP; }\n'
+    world = World(tmp_path / "one", {"units/one.cpp": unit}, environment={"CXX": str(fickle)})
+    cold = world.build()
+    assert cold.cache["misses"] == len(compiled_units(world.layout)) == 4
+    with pytest.raises(BuildError) as caught:
+        again(world)
+    files_named = {Path(name).name for name in caught.value.where}
+    assert files_named == {"first", "second", "tiny.abi3.so", "RECORD"}
+    assert ".rodata" in caught.value.where["tiny/tiny.abi3.so"]
+    assert "'stamp " in caught.value.where["tiny/tiny.abi3.so"]
+    elsewhere = Layout(world.layout.work / "tiny" / "again" / "another" / "checkout")
+    # What the first build measured is lent to the second, then comes what was compiled again.
+    assert sorted(compiled_units(elsewhere)) == sorted(2 * compiled_units(world.layout))
 
 
 def test_a_build_path_in_a_library_is_found(tmp_path: Path) -> None:

@@ -229,6 +229,28 @@ def test_everything_missing_is_reported_at_once(layout: Layout, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("good_host")
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [("a b", "space"), ("a,b", ","), ("a;b", ";"), ("a'b", "'"), ("a(b) c", "( ) space"), ("a\tb", r"\t")],
+)
+def test_a_path_that_compilers_would_split_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, shown: str
+) -> None:
+    with pytest.raises(ToolchainError) as caught:
+        preflight.require(make(), Layout(tmp_path / place / "checkout"))
+    assert caught.value.where["path of the checkout"].split(" at: ")[1] == f"{shown}\nmove the checkout"
+    monkeypatch.setenv("SGLWHEEL_CACHE", str(tmp_path / place))
+    (problem,) = preflight.check(make(), Layout(tmp_path))
+    assert (problem.subject, "SGLWHEEL_CACHE=" in problem.remedy) == ("path of the caches", True)
+
+
+@pytest.mark.usefixtures("good_host")
+@pytest.mark.parametrize("place", ["ünï", "a+b@c~d%e", "a=b", "a-b_c.d"])
+def test_a_path_that_comes_out_as_one_word_will_do(tmp_path: Path, place: str) -> None:
+    assert preflight.check(make(), Layout(tmp_path / place)) == ()
+
+
+@pytest.mark.usefixtures("good_host")
 def test_disk_counts_what_is_already_there(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "free_bytes", lambda _: 2 * 10**9)
     assert [problem.subject for problem in preflight.check(make(), layout)] == ["disk"]

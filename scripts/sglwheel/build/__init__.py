@@ -53,11 +53,13 @@ def build(
     *,
     date: datetime,
     allowance: Allowance | None = None,
+    cached: bool = True,
 ) -> BuiltWheel:
     """Build the raw wheel, or return the one that a finished tree holds.
 
     `date` is the upstream commit's: SOURCE_DATE_EPOCH. `allowance` is what the user lets it take; the host's
-    own limits hold in any case. Raises BuildError and Interrupted, and PatchError for a patch that proves
+    own limits hold in any case. Without `cached` every unit is compiled, whatever a compiler cache has.
+    Raises BuildError and Interrupted, and PatchError for a patch that proves
     nothing; the tree stays and the next run continues.
     """
     inputs = fingerprint.inputs(recipe, patched, dependencies, env)
@@ -75,7 +77,7 @@ def build(
             tree.write("inputs.json", inputs)
             budget = (allowance or Allowance()).budget()
             flavour = fingerprint.flavour(inputs)
-            run = _Run(recipe, patched, dependencies, env, layout, tree, log, epoch, budget, flavour)
+            run = _Run(recipe, patched, dependencies, env, layout, tree, log, epoch, budget, flavour, cached)
             result = replace(run(), packing=packing)
             tree.finish(result)
     return BuiltWheel.of(tree, result, fingerprint=digest, log=log, reused=reused)
@@ -129,10 +131,11 @@ class _Run:
         epoch: int,
         budget: Budget,
         flavour: str,
+        cached: bool = True,
     ) -> None:
         self.recipe, self.patched, self.dependencies = recipe, patched, dependencies
         self.env, self.layout, self.tree, self.log = env, layout, tree, log
-        self.budget = budget
+        self.budget, self.cached = budget, cached
         self.invocation = Invocation(recipe, env, tree, epoch)
         self.history = tree.path.parent / "units.jsonl"
         self.costs = Costs(self.history, flavour=flavour)
@@ -191,7 +194,10 @@ class _Run:
             f" about {console.format_seconds(forecast.total_seconds)} of CPU;"
             f" {budget.slots} at a time, in {console.format_bytes(room)} of memory"
         )
-        cache = cachewatch.CacheWatch.of(self.recipe, self.layout, tree, self.env, self.invocation.prefixes)
+        cache = cachewatch.CacheWatch(None)
+        if self.cached:
+            prefixes = self.invocation.prefixes
+            cache = cachewatch.CacheWatch.of(self.recipe, self.layout, tree, self.env, prefixes)
 
         def follow(line: str) -> None:
             said.feed(line)

@@ -53,6 +53,9 @@ def again(
 ) -> Reproduction:
     """Compile everything a second time, in another directory, with another umask, time zone and home.
 
+    The compiler cache is shared by all checkouts of a host, so it is not asked: its objects are the first
+    build's own.
+
     Raises BuildError that names every difference by file and section; both trees then stay. Interrupted, it
     continues the next time.
     """
@@ -64,7 +67,14 @@ def again(
     with _umask(_UMASK):
         _lend_costs(layout, elsewhere, recipe)
         built = build.build(
-            recipe, patched, dependencies, env, elsewhere, date=checkout.date, allowance=allowance
+            recipe,
+            patched,
+            dependencies,
+            env,
+            elsewhere,
+            date=checkout.date,
+            allowance=allowance,
+            cached=False,
         )
         second = finish.finish(built, recipe, patched, dependencies, env, checkout, elsewhere)
     try:

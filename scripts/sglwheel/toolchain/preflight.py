@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,9 @@ _GIT_FLOOR = Version(".".join(map(str, git.OLDEST)))
 _ENVIRONMENT_BYTES = 5_500_000_000
 _TOOLKIT_BYTES = 500_000_000
 _MIB = 2**20
+# Tried with nvcc 13.0.88: it hands its arguments on through a shell and splits those for other programs at
+# commas, CMake splits lists at semicolons and minds brackets, PATH splits at colons.
+_SPLITS = re.compile(r"[^\w./+@%~=-]")
 
 _COMPILER_PACKAGES = {
     "debian": "apt-get install g++",
@@ -155,6 +159,7 @@ def _to_compile(
         )
     common, python = _to_pack(recipe, layout, borrowed)
     problems += common
+    problems += _paths(layout, borrowed)
     if python is not None and not python.headers:
         problems.append(
             Problem(
@@ -183,6 +188,22 @@ def _to_compile(
             )
         )
     return tuple(problems), compiler, python, cmake
+
+
+def _paths(layout: Layout, borrowed: host.Interpreter | None) -> Iterator[Problem]:
+    """Directories that would stand in compile commands and not come out as one word."""
+    root, caches = str(layout.root), str(layout.cache).removeprefix(f"{layout.root}/")
+    yield from _one_word("path of the checkout", root, "move the checkout")
+    yield from _one_word("path of the caches", caches, "move them: SGLWHEEL_CACHE=/a/plain/path")
+    if borrowed is not None:
+        yield from _one_word("path of the environment", str(borrowed.path), "make it in another place")
+
+
+def _one_word(subject: str, path: str, remedy: str) -> Iterator[Problem]:
+    found = dict.fromkeys(_SPLITS.findall(path))
+    if found:
+        shown = " ".join("space" if one == " " else ascii(one).strip("'\"") or one for one in found)
+        yield Problem(subject, f"nvcc, its shell or CMake split {path} at: {shown}", remedy)
 
 
 def _numa_problem() -> Problem:
