@@ -16,6 +16,7 @@ from buildworld import CMAKE, World
 from sglwheel import files, reproduce
 from sglwheel.errors import BuildError
 from sglwheel.files import Layout
+from sglwheel.patching import PatchState
 from toolworld import real_nvcc
 
 pytestmark = pytest.mark.integration
@@ -107,6 +108,47 @@ def test_a_second_build_elsewhere_gives_the_same_bytes(tmp_path: Path) -> None:
     built = world.build()
     assert built.reused and done.sha256 == files.sha256(world.finish(built).path)
     assert not (tmp_path / ".work" / "tiny" / "again").exists()
+
+
+PATCH = f"""From {"0" * 40} Mon Sep 17 00:00:00 2001
+From: sglwheel <sglwheel@localhost.invalid>
+Date: Fri, 6 Mar 2026 12:00:00 +0000
+Subject: [PATCH] named: say it
+
+A reason.
+
+Upstream-Status: Pending
+Proves: target-absent nothing
+---
+ kernel/LICENSE | 2 +-
+ 1 file changed, 1 insertion(+), 1 deletion(-)
+
+diff --git a/kernel/LICENSE b/kernel/LICENSE
+index {"1" * 40}..{"2" * 40} 100644
+--- a/kernel/LICENSE
++++ b/kernel/LICENSE
+@@ -1,1 +1,1 @@
+-a
++b
+"""
+
+
+class PatchedWorld(World):
+    """One with a series, of which a patch was applied that must prove its effect in every tree."""
+
+    @property
+    def patched(self) -> Any:
+        plain = super().patched
+        plain.patches = (PatchState("named", "applied", "always needed", "6" * 40, (), 1, 1),)
+        return plain
+
+
+def test_the_series_proves_itself_in_the_second_tree_too(tmp_path: Path) -> None:
+    folder = tmp_path / "patches" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "series").write_text("named.patch\n")
+    (folder / "named.patch").write_text(PATCH)
+    assert again(PatchedWorld(tmp_path)).sha256
 
 
 def compiled_units(layout: Layout) -> list[str]:

@@ -65,6 +65,7 @@ def again(
     home.mkdir(parents=True, exist_ok=True)
     env = replace(env, environment={**env.environment, **_VARIABLES, "HOME": str(home)})
     with _umask(_UMASK):
+        _check_out(layout, elsewhere)
         _lend_costs(layout, elsewhere, recipe)
         built = build.build(
             recipe,
@@ -97,6 +98,13 @@ def _unlike(first: Path, second: Path, differences: tuple[Difference, ...]) -> B
         where={"first": str(first), "second": str(second), **where},
         next="docs/reproducible.md says what makes objects differ",
     )
+
+
+def _check_out(layout: Layout, elsewhere: Layout) -> None:
+    """Give the other checkout what a build reads of one beside the tree: the series, for its proofs."""
+    shutil.rmtree(elsewhere.patches, ignore_errors=True)
+    if layout.patches.is_dir():
+        shutil.copytree(layout.patches, elsewhere.patches)
 
 
 def _lend_costs(layout: Layout, elsewhere: Layout, recipe: KernelRecipe) -> None:
