@@ -15,7 +15,7 @@ import sgl_kernel
 from sglwheel.gpucheck import families, worker
 from sglwheel.gpucheck.harness import Context
 
-context = Context("cpu", int(sys.argv[2]), "sgl_kernel", (12, 0), largest=200_000)
+context = Context("cpu", int(sys.argv[2]), "sgl_kernel", (12, 0), largest=400_000)
 backends = {backend.name: backend for backend in families.load()}
 for fault, name in json.loads(Path(sys.argv[1]).read_text()):
     sgl_kernel.FAULT = fault

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import click
@@ -54,6 +55,13 @@ def failing_as(failure: type[SglwheelError]) -> Callable[[Callable[_P, _T]], Cal
 
 as_json = click.option("--json", "as_json", is_flag=True, help="the same facts for scripts, on stdout")
 torch_option = click.option("--torch", metavar="VERSION", help="another torch; recipes/ is not changed")
+
+
+def torch_from_option(text: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """An environment that has torch already."""
+    return click.option("--torch-from", type=click.Path(path_type=Path), metavar="VENV|PYTHON", help=text)
+
+
 override_option = click.option(
     "--override",
     "overrides",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import click
 
 from sglwheel import console, uptodate
-from sglwheel.cli.options import as_json, override_option, pairs, size, torch_option
+from sglwheel.cli.options import as_json, override_option, pairs, size, torch_from_option, torch_option
 from sglwheel.errors import InspectionError, UsageError
 from sglwheel.files import Layout
 
@@ -28,12 +28,7 @@ from sglwheel.files import Layout
 )
 @click.option("--reserve", type=size, metavar="SIZE", help="leave so much memory to other work (a twentieth)")
 @click.option("--all", "all_patches", is_flag=True, help="apply patches that are not needed, too")
-@click.option(
-    "--torch-from",
-    type=click.Path(path_type=Path),
-    metavar="VENV|PYTHON",
-    help="build against the torch that is installed there, with the build tools that are",
-)
+@torch_from_option("build against the torch that is installed there, with the build tools that are")
 @click.option(
     "--provider",
     type=click.Choice(["system", "pypi"]),
@@ -163,6 +158,7 @@ def inspect(wheel: str, torch: str | None, name: str | None, kernels: int | None
     "--recipe", "name", metavar="ID", required=True, help="whose [smoke] table and environment to use"
 )
 @torch_option
+@torch_from_option("use the torch that is installed there, as on a node; asks no index and compiles nothing")
 @click.option("--gpu", is_flag=True, help="fail where no GPU of the recipe's kind agrees; keep the report")
 @click.option(
     "--report",
@@ -171,7 +167,15 @@ def inspect(wheel: str, torch: str | None, name: str | None, kernels: int | None
     help="with --gpu: where the report for `wheelhouse promote` goes, if not beside the wheel",
 )
 @as_json
-def smoke(wheel: str, name: str, torch: str | None, gpu: bool, target: Path | None, as_json: bool) -> None:
+def smoke(
+    wheel: str,
+    name: str,
+    torch: str | None,
+    torch_from: Path | None,
+    gpu: bool,
+    target: Path | None,
+    as_json: bool,
+) -> None:
     """Import WHEEL in a fresh environment, check what it registers, and what it computes if there is a GPU.
 
     No GPU or driver is needed for the rest.
@@ -182,10 +186,12 @@ def smoke(wheel: str, name: str, torch: str | None, gpu: bool, target: Path | No
 
     if target is not None and not gpu:
         raise UsageError("--report: only with --gpu")
-    context = pipeline.Context.load(Layout.find(), name, pipeline.Options(torch))
+    context = pipeline.Context.load(Layout.find(), name, pipeline.Options(torch, torch_from=torch_from))
     path = wheel_path(wheel)
+    lent = context.lent
+    env = smoking.Beside.of(lent, context.layout) if lent is not None else context.prepare()
     mode: Literal["auto", "required"] = "required" if gpu else "auto"
-    report = smoking.run(path, context.recipe, context.prepare(), context.layout, gpu_mode=mode)
+    report = smoking.run(path, context.recipe, env, context.layout, gpu_mode=mode)
     if gpu and report.gpu is not None:
         beside = target or _beside(path, context.layout)
         files.write_atomic(beside, json.dumps(report.to_json(), indent=1) + "\n")

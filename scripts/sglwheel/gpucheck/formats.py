@@ -79,6 +79,21 @@ def scaled(product: Tensor, before: Tensor, dtype: Any, bias: Tensor | None = No
     return stored(exact, dtype, before + 4 * U32 * spread)
 
 
+def blockwise(exact: Tensor, squares: Tensor, k: int, dtype: Any) -> Tensor:
+    """Bound for products whose scales enter between blocks of 128 along k, in float32.
+
+    The tensor core's accumulators never see more than a block; then come k / 128 products and sums of
+    float32, each off by u of a partial sum (below 4R, see `accumulated`), and up to four more roundings.
+    """
+    before = accumulated(squares, k, inner=128) + (k / 128 + 4) * U32 * squares.sqrt() * 4
+    return stored(exact, dtype, before)
+
+
+BF16_BITS = 19
+"""For `accumulated`: products of bfloat16 are exact in float32, and in whatever order they are added each sum
+is off by 2^-24 of a partial sum at most, 32 of them by 2^-19. Tensor cores round once for 16."""
+
+
 def fp4_tolerance(dtype: Any | None = None) -> float:
     """Relative error of a value before it is rounded to FP4 or its scale to FP8.
 

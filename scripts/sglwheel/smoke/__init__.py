@@ -13,10 +13,11 @@ from sglwheel.files import Layout
 from sglwheel.inspect import Expectation, inspect, symbols
 from sglwheel.recipe import Recipe
 from sglwheel.smoke import environment, gpu, judging, plans
+from sglwheel.smoke.beside import Beside
 from sglwheel.smoke.environment import Environment
 from sglwheel.smoke.report import Check, SmokeReport, Status
 
-__all__ = ["Check", "Environment", "SmokeReport", "Status", "run", "version"]
+__all__ = ["Beside", "Check", "Environment", "SmokeReport", "Status", "run", "version"]
 
 
 def version() -> str:
@@ -49,9 +50,12 @@ def run(
                 log,
             )
         site = next((directory / "venv").glob("lib/python3*/site-packages"))
-        torch = symbols.installed(site / "torch")
+        beside = env if isinstance(env, Beside) else None
+        torch = symbols.installed(beside.torch.path if beside else site / "torch")
         facts = inspect(wheel, expect=Expectation.of(recipe), torch=torch)
         checks = [Check("install", "passed", f"beside torch {torch.label}")]
+        if beside:
+            checks.append(beside.judge(facts))
         if facts.libraries:
             checks.append(judging.torch_symbols(facts))
         events = environment.child(python, {"checks": plans.steps(facts, recipe)}, env, directory, log)

@@ -16,6 +16,7 @@ from sglwheel import files, process
 from sglwheel.errors import SmokeError
 from sglwheel.recipe import Recipe
 from sglwheel.smoke import plans
+from sglwheel.smoke.beside import Beside
 from sglwheel.toolchain import packages, uvtool
 from sglwheel.toolchain.torchpin import InstalledTorch
 
@@ -52,6 +53,8 @@ def install(
 ) -> tuple[Path, str | None]:
     """Make the environment; returns its Python, and what uv had against the wheel."""
     venv = directory / "venv"
+    if isinstance(env, Beside):
+        return venv / "bin" / "python", env.install(wheel, venv, log)
     process.run(
         [uvtool.uv_binary(), "venv", "--no-config", "--no-project", "--python", env.python, venv],
         failure=SmokeError,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sglwheel import process
 from sglwheel.errors import ToolchainError
-from sglwheel.files import write_atomic
+from sglwheel.files import Layout, write_atomic
 
 SONAME = "libcuda.so.1"
 # CUDA_ERROR_STUB_LIBRARY: cudart turns it into "CUDA driver is a stub library".
@@ -87,3 +87,9 @@ def build_stub(cuda_home: Path, into: Path, *, cc: Path | str = "cc") -> Path:
     link.unlink(missing_ok=True)
     link.symlink_to(library.name)
     return library
+
+
+def kept(layout: Layout) -> Path | None:
+    """A directory with a stub that an earlier build made, or None."""
+    places = (*layout.cache.glob("stubs/*/"), *layout.cache.glob("toolkits/*/cuda/lib64/stubs/"))
+    return next((place for place in sorted(places) if (place / "libcuda.so.1").is_file()), None)

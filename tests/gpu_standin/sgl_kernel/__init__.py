@@ -192,3 +192,6 @@ def cutlass_fp4_group_mm(
         left = dequantize(a[first : first + count], a_blockscale[tiles : tiles + -(-count // 128) * 128])
         product = left @ dequantize(b[e], b_blockscale[e]).t() * alphas[e]
         output[first : first + count] = product.to(output.dtype)
+
+
+from sgl_kernel import products  # noqa: E402, F401

@@ -67,11 +67,14 @@ def load() -> list[Backend]:
         attention,
         fp4_grouped,
         fp4_matmul,
+        grouped,
         kvcache,
         matmul,
         moe,
         norms,
+        projections,
         quantize,
+        sampling,
         topk,
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,38 +36,39 @@ def _result(found: Mapping[str, Any], exact: Any, bound: Any) -> Iterator[Judgem
     yield within("out", found["out"], exact, bound)
 
 
-@backend("FP8 matmul", "fp8_scaled_mm", runs_on=at_least(8, 9))
-def fp8_scaled_mm(context: Context) -> Iterator[Trial]:
+@dataclass(frozen=True)
+class _Operands:
+    """A (m, k), B (n, k), a scale for each of their rows, and the bound of accumulating before scaling."""
+
+    a: Any
+    b: Any
+    sa: Any
+    sb: Any
+    accumulated: Any
+
+
+def _scaled(context: Context, name: str, operands: Callable[[int, int, int], _Operands]) -> Iterator[Trial]:
     """One scale for each row of A and each column of B, with and without a bias."""
     for m, n, k in context.sized(_SHAPES):
         for dtype in (torch.bfloat16, torch.float16):
-            a, b = _fp8(context, m, k), _fp8(context, n, k)
-            sa, sb = (context.uniform(count, 1, low=0.005, high=0.02) for count in (m, n))
+            given = operands(m, n, k)
             bias = context.normal(n, dtype=dtype) if dtype == torch.bfloat16 else None
-            wide_a, wide_b = a.double(), b.double()
-            scale = sa.double() * sb.double().t()
-            product = wide_a @ wide_b.t() * scale
-            before = formats.accumulated(wide_a.square() @ wide_b.square().t(), k) * scale
+            scale = given.sa.double() * given.sb.double().t()
+            product = given.a.double() @ given.b.double().t() * scale
             wide_bias = None if bias is None else bias.double()
-            bound = formats.scaled(product, before, dtype, wide_bias)
+            bound = formats.scaled(product, given.accumulated * scale, dtype, wide_bias)
             exact = product if wide_bias is None else product + wide_bias
 
             def run(
-                outputs: Outputs,
-                a: Any = a,
-                b: Any = b,
-                sa: Any = sa,
-                sb: Any = sb,
-                bias: Any = bias,
-                dtype: Any = dtype,
+                outputs: Outputs, given: _Operands = given, bias: Any = bias, dtype: Any = dtype
             ) -> Mapping[str, Any]:
-                outputs.dirty(a.shape[0] * b.shape[0] * 2)
+                outputs.dirty(given.a.shape[0] * given.b.shape[0] * 2)
                 out = context.call(
-                    "fp8_scaled_mm",
-                    mat_a=a,
-                    mat_b=b.t(),
-                    scales_a=sa,
-                    scales_b=sb,
+                    name,
+                    mat_a=given.a,
+                    mat_b=given.b.t(),
+                    scales_a=given.sa,
+                    scales_b=given.sb,
                     out_dtype=dtype,
                     bias=bias,
                 )
@@ -77,6 +79,29 @@ def fp8_scaled_mm(context: Context) -> Iterator[Trial]:
                 run,
                 partial(_result, exact=exact, bound=bound),
             )
+
+
+@backend("FP8 matmul", "fp8_scaled_mm", runs_on=at_least(8, 9))
+def fp8_scaled_mm(context: Context) -> Iterator[Trial]:
+    def operands(m: int, n: int, k: int) -> _Operands:
+        a, b = _fp8(context, m, k), _fp8(context, n, k)
+        sa, sb = (context.uniform(count, 1, low=0.005, high=0.02) for count in (m, n))
+        squares = a.double().square() @ b.double().square().t()
+        return _Operands(a, b, sa, sb, formats.accumulated(squares, k))
+
+    return _scaled(context, "fp8_scaled_mm", operands)
+
+
+@backend("INT8 matmul", "int8_scaled_mm", runs_on=lambda capability: (7, 5) <= capability < (10, 0))
+def int8_scaled_mm(context: Context) -> Iterator[Trial]:
+    """Integers accumulate exactly; a sum beyond 2^24 is rounded once when it becomes a float32."""
+
+    def operands(m: int, n: int, k: int) -> _Operands:
+        a, b = (context.integers(rows, k, low=-127, high=128, dtype=torch.int8) for rows in (m, n))
+        sa, sb = (context.uniform(count, 1, low=0.0005, high=0.002) for count in (m, n))
+        return _Operands(a, b, sa, sb, torch.zeros(m, n, dtype=torch.float64, device=a.device))
+
+    return _scaled(context, "int8_scaled_mm", operands)
 
 
 @backend(
@@ -98,10 +123,7 @@ def fp8_blockwise_scaled_mm(context: Context) -> Iterator[Trial]:
             wide_a = a.double() * sa.double().repeat_interleave(128, 1)
             wide_b = b.double().t() * sb.double().repeat_interleave(128, 0).repeat_interleave(128, 1)
             exact = wide_a @ wide_b
-            squares = wide_a.square() @ wide_b.square()
-            # The scales enter between blocks of 128, so the accumulators never see more than those.
-            before = formats.accumulated(squares, k, inner=128)
-            bound = formats.stored(exact, dtype, before + (k / 128 + 4) * formats.U32 * squares.sqrt() * 4)
+            bound = formats.blockwise(exact, wide_a.square() @ wide_b.square(), k, dtype)
 
             def run(
                 outputs: Outputs, a: Any = a, b: Any = b, sa: Any = sa, sb: Any = sb, dtype: Any = dtype
@@ -152,45 +174,3 @@ def bmm_fp8(context: Context) -> Iterator[Trial]:
             run,
             partial(_result, exact=product, bound=bound),
         )
-
-
-@backend("INT8 matmul", "int8_scaled_mm", runs_on=lambda capability: (7, 5) <= capability < (10, 0))
-def int8_scaled_mm(context: Context) -> Iterator[Trial]:
-    """Integers accumulate exactly; a sum beyond 2^24 is rounded once when it becomes a float32."""
-    for m, n, k in context.sized(_SHAPES):
-        for dtype in (torch.bfloat16, torch.float16):
-            a = context.integers(m, k, low=-127, high=128, dtype=torch.int8)
-            b = context.integers(n, k, low=-127, high=128, dtype=torch.int8)
-            sa, sb = (context.uniform(count, 1, low=0.0005, high=0.002) for count in (m, n))
-            bias = context.normal(n, dtype=dtype) if dtype == torch.bfloat16 else None
-            product = a.double() @ b.double().t() * (sa.double() * sb.double().t())
-            wide_bias = None if bias is None else bias.double()
-            exact = product if wide_bias is None else product + wide_bias
-            bound = formats.scaled(product, torch.zeros_like(product), dtype, wide_bias)
-
-            def run(
-                outputs: Outputs,
-                a: Any = a,
-                b: Any = b,
-                sa: Any = sa,
-                sb: Any = sb,
-                bias: Any = bias,
-                dtype: Any = dtype,
-            ) -> Mapping[str, Any]:
-                outputs.dirty(a.shape[0] * b.shape[0] * 2)
-                out = context.call(
-                    "int8_scaled_mm",
-                    mat_a=a,
-                    mat_b=b.t(),
-                    scales_a=sa,
-                    scales_b=sb,
-                    out_dtype=dtype,
-                    bias=bias,
-                )
-                return {"out": out}
-
-            yield Trial(
-                f"{m}x{n}x{k} {dtype}{' bias' if bias is not None else ''}",
-                run,
-                partial(_result, exact=exact, bound=bound),
-            )
