@@ -76,6 +76,8 @@ def es_fp8_blockwise_scaled_grouped_mm(out: Any, a: Any, b: Any, sa: Any, sb: An
 def cutlass_w4a8_moe_mm(
     d: Any, a: Any, b: Any, sa: Any, sb: Any, offsets: Any, sizes: Any, *rest: Any
 ) -> None:
+    # The kernel goes by addresses.
+    assert all(each.is_contiguous() for each in (a, b, sb))
     for e, (n, count, k) in enumerate(sizes.tolist()):
         first, groups = int(offsets[e]), k // 128
         packed = b[e].view(torch.uint8).int()

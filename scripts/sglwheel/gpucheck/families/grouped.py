@@ -115,11 +115,8 @@ def _interleaved(scales: Any) -> Any:
     """(experts, n, groups) as the kernel loads them: up to four groups of a column beside each other."""
     experts, n, groups = scales.shape
     together = 4 if groups % 4 == 0 else 1
-    return (
-        scales.view(experts, n, groups // together, together)
-        .transpose(1, 2)
-        .reshape(experts, -1, n * together)
-    )
+    tiles = scales.view(experts, n, groups // together, together).transpose(1, 2)
+    return tiles.reshape(experts, -1, n * together).contiguous()
 
 
 @backend("W4A8 grouped", "cutlass_w4a8_moe_mm", runs_on=_hopper)
