@@ -147,20 +147,36 @@ def test_an_operator_without_a_kernel_is_told(
     (tmp_path / "broken_kernel.py").write_text(
         "import sgl_kernel\nsgl_kernel.library.define('forgotten(Tensor x) -> Tensor')\n"
     )
+    (tmp_path / "shapes.py").write_text(
+        "import torch, sgl_kernel\n"
+        "sgl_kernel.library.define('doubled(Tensor x) -> Tensor')\n"
+        "sgl_kernel.library.impl('doubled', lambda x: torch.empty_like(x), 'Meta')\n"
+        "sgl_kernel.library.define('pair(Tensor x, int n, Tensor[] more, Tensor? y) -> Tensor')\n"
+        "sgl_kernel.library.impl('pair', lambda x, n, more, y: x.view(2, 1), 'Meta')\n"
+    )
     plan, events = tmp_path / "plan.json", tmp_path / "events.jsonl"
     steps = [
         ["import sgl_kernel", "import_module", "sgl_kernel"],
         ["right", "kernels", ["sgl_kernel"]],
+        ["meta", "meta", ["sgl_kernel"]],
+        ["import shapes", "import_module", "shapes"],
+        ["meta kernel", "meta", ["sgl_kernel"]],
         ["import broken_kernel", "import_module", "broken_kernel"],
         ["wrong", "kernels", ["sgl_kernel"]],
     ]
     plan.write_text(json.dumps({"checks": steps}))
     given = {**environment, "PYTHONPATH": f"{STANDIN}{os.pathsep}{tmp_path}"}
     child = tmp_path / "smoke_child.py"
-    child.write_text((ROOT / "scripts/sglwheel/smoke/smoke_child.py").read_text())
+    for name in (child.name, "smoke_operators.py"):
+        (tmp_path / name).write_text((ROOT / "scripts/sglwheel/smoke" / name).read_text())
     subprocess.run([torch_python, child, plan, events], env=given, check=True, capture_output=True)
     found = {one["name"]: one for one in map(json.loads, events.read_text().splitlines()) if "name" in one}
     assert (found["right"]["status"], found["right"]["detail"]) == ("passed", "18 for CPU")
+    assert (found["meta"]["status"], found["meta"]["detail"]) == ("passed", "18 refused by the dispatcher")
+    assert (found["meta kernel"]["status"], found["meta kernel"]["detail"]) == (
+        "passed",
+        "18 refused by the dispatcher, 1 computed, 1 answered with what they want",
+    )
     assert found["wrong"]["status"] == "failed"
     assert "sgl_kernel::forgotten" in found["wrong"]["detail"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,7 @@ from sglwheel import recipe, smoke
 from sglwheel.files import Layout
 from sglwheel.gpucheck import report as gpu_report
 from sglwheel.smoke import gpu as smoke_gpu
+from sglwheel.toolchain import borrowed
 from sglwheel.toolchain.torchpin import InstalledTorch
 from wheelworld import http_directory, make_wheel, python
 
@@ -124,6 +127,7 @@ def test_a_good_wheel_passes_and_the_gpu_is_not_claimed(bench: Bench) -> None:
         "schemas": "skipped",
         "kernels": "skipped",
         "cpu": "skipped",
+        "meta": "skipped",
         "fa3-less flash_attn": "passed",
         "gpu": "skipped",
     }
@@ -209,6 +213,13 @@ def test_a_wheel_that_kills_the_process_is_told(bench: Bench) -> None:
     assert "SIGABRT" in detail
 
 
+def test_what_kills_the_process_hides_nothing_else(bench: Bench) -> None:
+    found = checks(bench.run(world({"sample_kernel/flash_attn.py": "import os\nos.abort()\n"})))
+    assert "SIGABRT" in found["import sample_kernel.flash_attn"][1]
+    assert "SIGABRT" in found["fa3-less flash_attn"][1]
+    assert [found[name][0] for name in ("import sample_kernel", "operators")] == ["passed", "passed"]
+
+
 def test_a_wheel_that_hangs_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sglwheel.smoke.environment.CHILD_SECONDS", 5.0)
     found = checks(bench.run(world({"sample_kernel/__init__.py": "import time\ntime.sleep(600)\n"})))
@@ -234,3 +245,38 @@ def test_fa3_that_silently_does_nothing_is_a_failure(bench: Bench) -> None:
     status, detail = checks(bench.run(world({"sample_kernel/flash_attn.py": text})))["fa3-less flash_attn"]
     assert status == "failed"
     assert "does not fail" in detail
+
+
+@pytest.fixture
+def node(bench: Bench) -> Path:
+    """A node's environment: it has torch, and no index is asked for anything."""
+    venv = bench.directory / "node"
+    subprocess.run([python(), "-m", "venv", "--without-pip", venv], check=True)
+    (site,) = venv.glob("lib/python3*/site-packages")
+    (wheel,) = (bench.directory / "index" / "torch").glob("torch-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return venv
+
+
+def beside(bench: Bench, node: Path, wheel: World) -> dict[str, tuple[str, str]]:
+    environment = smoke.Beside(borrowed.read(node), bench.environment.stub)
+    path = wheel.write(bench.directory)
+    return checks(smoke.run(path, bench.recipe, environment, Layout(bench.directory / "checkout")))
+
+
+def test_beside_an_installed_torch_nothing_is_fetched_or_changed(
+    bench: Bench, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/")
+    before = {path: path.stat().st_mtime_ns for path in node.rglob("*")}
+    found = beside(bench, node, world())
+    assert found["requires"] == ("passed", "torch==2.12.0")
+    assert {name for name, (status, _) in found.items() if status == "failed"} == set()
+    assert found["import sample_kernel.flash_attn"][0] == "passed"
+    assert {path: path.stat().st_mtime_ns for path in node.rglob("*")} == before
+
+
+def test_beside_another_torch_than_it_requires_is_a_failure(bench: Bench, node: Path) -> None:
+    status, detail = beside(bench, node, world().changed(requires=("torch==2.11.0",)))["requires"]
+    assert status == "failed" and "requires torch==2.11.0, expected torch==2.12.0" in detail

@@ -90,7 +90,7 @@ def _work(
     control.write_text(json.dumps(plan))
     empty = scratch / "empty"
     empty.mkdir(exist_ok=True)
-    command = [sys.executable, "-c", _START, _home(), str(control), str(events)]
+    command = [sys.executable, "-B", "-c", _START, _home(), str(control), str(events)]
     try:
         done = subprocess.run(
             command, cwd=empty, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, check=False

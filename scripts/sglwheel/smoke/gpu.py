@@ -61,7 +61,7 @@ def _run(python: Path, facts: Inspection, recipe: KernelRecipe, directory: Path,
     capabilities = [".".join(map(str, arch.capability)) for arch in recipe.build.architectures]
     done = process.run(
         [
-            *(python, "-I", program),
+            *(python, "-I", "-B", program),
             *("--wheel-sha256", facts.wheel_sha256),
             *("--imports", package),
             *("--namespace", package if package in spaces else min(spaces, default=package)),

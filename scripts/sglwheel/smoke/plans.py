@@ -62,6 +62,7 @@ def _kernels(facts: Inspection, recipe: KernelRecipe) -> Steps:
         ["schemas", "schemas", schemas],
         ["kernels", "kernels", namespaces],
         ["cpu", "cpu", namespaces],
+        ["meta", "meta", namespaces],
         *([["fa3-less flash_attn", "without_fa3", flash, off[0]]] if off and has_flash else []),
     ]
 

@@ -14,6 +14,7 @@ import importlib.machinery
 import inspect
 import json
 import os
+import runpy
 import signal
 import sys
 import sysconfig
@@ -26,6 +27,7 @@ from typing import Any
 
 def main(plan_file: str, events_file: str) -> int:
     plan = json.loads(Path(plan_file).read_text())
+    checks = globals() | runpy.run_path(str(Path(__file__).with_name("smoke_operators.py")))
     with open(events_file, "a", buffering=1, encoding="utf-8") as events:  # noqa: PTH123
 
         def check(name: str, function: Any, *arguments: Any) -> Any:
@@ -42,7 +44,7 @@ def main(plan_file: str, events_file: str) -> int:
         if check("torch", import_torch) == "failed":
             return 0
         for title, function, *arguments in plan["checks"]:
-            check(title, globals()[function], *arguments)
+            check(title, checks[function], *arguments)
     return 0
 
 
@@ -167,98 +169,6 @@ def skip(why: str) -> tuple[str, str, Any]:
     return "skipped", why, None
 
 
-def operators(namespaces: list[str]) -> tuple[str, str, Any]:
-    """What is registered now, and which libraries are mapped into this process."""
-    import torch
-
-    names: list[str] = torch._C._dispatch_get_all_op_names()
-    found = sorted({name for name in names if name.split("::")[0] in namespaces})
-    mapped = sorted(
-        {
-            line.split(None, 5)[5].strip()
-            for line in Path("/proc/self/maps").read_text().splitlines()
-            if ".so" in line
-        }
-    )
-    return "passed", f"{len(found)} registered", {"registered": found, "mapped": mapped}
-
-
-def schemas(expected: dict[str, str]) -> tuple[str, str, Any]:
-    """Compare the schemas that were read from the libraries with those that are registered."""
-    import torch
-
-    if not hasattr(torch._C, "parse_schema"):
-        return "skipped", "this torch cannot parse schemas", None
-    different: list[str] = []
-    compared = 0
-    for name, text in expected.items():
-        namespace, _, rest = name.partition("::")
-        short, _, overload = rest.partition(".")
-        packet = getattr(getattr(torch.ops, namespace), short, None)
-        if packet is None:
-            # Of a library that is not loaded here.
-            continue
-        compared += 1
-        registered = getattr(packet, overload or "default")._schema
-        parsed = torch._C.parse_schema(f"{namespace}::{text}")
-        if str(parsed) != str(registered):
-            different.append(f"{name}: read {parsed}, registered {registered}")
-    if expected and not compared:
-        return "skipped", "none of them is registered", None
-    return (
-        ("failed" if different else "passed"),
-        "; ".join(different[:5]) or f"{compared} as read before",
-        None,
-    )
-
-
-def kernels(namespaces: list[str]) -> tuple[str, str, Any]:
-    """Every operator has a kernel: a schema alone can be looked up, and fails when it is called.
-
-    Where a kernel for meta tensors is registered, calling is left to the check that knows the arguments.
-    """
-    import torch
-
-    has = getattr(torch._C, "_dispatch_has_kernel_for_dispatch_key", None)
-    if has is None:
-        return "skipped", "this torch does not tell", None
-    counts: dict[str, int] = {}
-    without: list[str] = []
-    for name in sorted(torch._C._dispatch_get_all_op_names()):
-        if name.split("::")[0] not in namespaces:
-            continue
-        keys = [key for key in ("CUDA", "CPU", "Meta") if has(name, key)]
-        if not keys and has(name, "CompositeImplicitAutograd"):
-            keys = ["any device"]
-        if not keys:
-            without.append(name)
-        for key in keys:
-            counts[key] = counts.get(key, 0) + 1
-    if without:
-        return "failed", f"registered without a kernel: {', '.join(without[:10])}", None
-    if not counts:
-        return "skipped", "nothing is registered", None
-    return "passed", ", ".join(f"{count} for {key}" for key, count in counts.items()), None
-
-
-def cpu(namespaces: list[str]) -> tuple[str, str, Any]:
-    """Compute what has a CPU kernel, as far as this test knows it."""
-    import torch
-
-    has = getattr(torch._C, "_dispatch_has_kernel_for_dispatch_key", None)
-    registered = set(torch._C._dispatch_get_all_op_names())
-    names = [name for namespace in namespaces if (name := f"{namespace}::rmsnorm") in registered]
-    for name in names:
-        if has is not None and has(name, "CPU"):
-            worst = rmsnorm(getattr(torch.ops, name.split("::")[0]).rmsnorm, "cpu")
-            return (
-                ("passed" if worst <= 1.0 else "failed"),
-                f"{name} within {worst:.2f} of the bf16 bound",
-                None,
-            )
-    return "skipped", "no operator that this test knows has a CPU kernel", None
-
-
 def without_fa3(name: str, option: str) -> tuple[str, str, Any]:
     """Import works; using it fails with an error that says which build option is off."""
     module = importlib.import_module(name)
@@ -291,29 +201,6 @@ def without_fa3(name: str, option: str) -> tuple[str, str, Any]:
         label, text = next(iter(unclear.items()))
         return "failed", f"{label}() fails without naming the build option {option}: {text}", texts
     return "passed", f"{', '.join(texts)} name{'s' if len(texts) == 1 else ''} {option}", texts
-
-
-def rmsnorm(operator: Any, device: str) -> float:
-    """Largest error against float64, in units of what bfloat16 rounding allows."""
-    import torch
-
-    worst = 0.0
-    for rows, columns in ((1, 128), (7, 512), (33, 4096)):
-        x = torch.randn(rows, columns, device=device, dtype=torch.bfloat16)
-        weight = torch.rand(columns, device=device, dtype=torch.bfloat16) + 0.5
-        values = {"input": x, "weight": weight, "eps": 1e-6, "enable_pdl": False}
-        arguments = [argument.name for argument in operator.default._schema.arguments]
-        out = torch.full_like(x, float("nan"))
-        values |= {name: out for name in arguments if name not in values}
-        result = operator(*[values[name] for name in arguments])
-        result = out if result is None else result
-        wide = x.double()
-        expected = wide * (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight.double()
-        # Two roundings to 8 bits: the product and what it is stored as.
-        bound = expected.abs() * 2.0**-7 + 1e-6
-        error = ((result.double() - expected).abs() / bound).nan_to_num(nan=float("inf")).max().item()
-        worst = max(worst, error)
-    return worst
 
 
 if __name__ == "__main__":
