@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import ROOT
 from inspectworld import (
     EXPECT,
     KERNEL,
@@ -142,6 +143,7 @@ BROKEN: list[tuple[str, str, World | tuple[World, Write], str]] = [
         library(needed=("libtorch.so", "libcuda.so.1", "libpython3.12.so.1.0")),
         "particular Python",
     ),
+    ("runtime", "static", library(exported=("__cxa_throw",)), "a second C++ runtime"),
     ("driver", "dropped", library(needed=("libtorch.so",)), "undefined symbol: cuMemFree_v2"),
     (
         "undefined",
@@ -243,6 +245,12 @@ def noise(count: int) -> bytes:
 
 def test_every_rule_is_broken_once() -> None:
     assert {rule for rule, *_ in BROKEN} | {"conflicts"} == set(RULES)
+
+
+def test_the_page_names_every_rule_in_its_own_words() -> None:
+    page = (ROOT / "docs/inspection.md").read_text()
+    for name, rule in RULES.items():
+        assert f"| `{name}` | {(rule.__doc__ or '').rstrip('.')} |" in page
 
 
 def test_conflicting_distributions_are_told(tmp_path: Path) -> None:

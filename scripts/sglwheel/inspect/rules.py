@@ -24,6 +24,7 @@ RULES: dict[str, Rule] = {
     "platform": rules_library.platform,
     "rpath": rules_library.rpath,
     "needed": rules_library.needed,
+    "runtime": rules_library.runtime,
     "driver": rules_library.driver,
     "undefined": rules_library.undefined_symbols,
     "fatbin": rules_device.fatbin,

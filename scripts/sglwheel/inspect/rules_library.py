@@ -10,6 +10,9 @@ from sglwheel.inspect import platforms, sonames, undefined
 from sglwheel.inspect.demangle import demangle
 from sglwheel.inspect.report import REBUILD, Finding, Subject, listed
 
+# Of libstdc++ itself: what was only compiled against it never defines these.
+_CXX_RUNTIME = frozenset({"__cxa_throw", "__gxx_personality_v0"})
+
 
 def elf(subject: Subject) -> Iterator[Finding]:
     """Every library can be read."""
@@ -128,6 +131,21 @@ def needed(subject: Subject) -> Iterator[Finding]:
         elif origin.kind == "node":
             yield Finding(
                 "needed", "info", listed(files), f"needs {soname}, which the node must have: {origin.text}"
+            )
+
+
+def runtime(subject: Subject) -> Iterator[Finding]:
+    """No library brings a C++ runtime of its own: torch's libraries share the system's."""
+    for library in subject.libraries:
+        own = sorted(_CXX_RUNTIME & library.exported)
+        if own:
+            yield Finding(
+                "runtime",
+                "error",
+                library.path,
+                f"defines {listed(own)} itself: a second C++ runtime beside torch's libstdc++.so.6; "
+                "such a wheel ended the process when it was imported",
+                "link with the shared libstdc++: another CXX, or without -static-libstdc++",
             )
 
 
