@@ -40,11 +40,16 @@ class Beside:
     def lock(self) -> packages.Lock:
         return self.lent.lock
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What uv is told of indexes: to ask none."""
+        return ("--no-index", "--offline")
+
     def install(self, wheel: Path, venv: Path, log: Path) -> str | None:
         """Make `venv` with the wheel in it; what uv had against the wheel. Asks no index."""
         self.lent.fill(venv)
         argv: list[process.Argument] = [uvtool.uv_binary(), "pip", "install", "--no-config", "--no-cache"]
-        argv += ["--python", venv / "bin" / "python", "--no-deps", "--no-index", "--offline", wheel]
+        argv += ["--python", venv / "bin" / "python", "--no-deps", *self.sources, wheel]
         done = process.stream(argv, failure=SmokeError, log=log, env=uvtool.environment())
         return f"uv refuses it: {done.stdout.strip()[-1500:]}" if done.returncode else None
 
