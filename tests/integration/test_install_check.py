@@ -342,6 +342,25 @@ def test_later_steps_that_swap_something_are_caught(world: World, node: Node, tm
     assert "is missing" in node.check(root, "after")["by"]["record"][1]
 
 
+def test_a_failed_import_is_told_by_what_caused_it(world: World, tmp_path: Path) -> None:
+    cause = "- ImportError: libcuda.so.1: cannot open shared object file"
+    advice = "\\n".join(["Could not load!", cause, "- x"])
+    for project, module in (("sgl-kernel", "sgl_kernel"), ("sample-kernel", "sample_kernel")):
+        layout = Layout(tmp_path / project)
+        files = {f"{module}/__init__.py": f"raise ImportError('{advice}')\n", "other/__init__.py": ""}
+        wheel = make_wheel(
+            tmp_path / "dist", project, "1+cu130.1", requires=["torch==2.12.0"], contents=files
+        )
+        release = publish(*reports(wheel), layout)
+        node = Node(tmp_path / module, wheels=[world.torch["2.12.0+cu130"]], cache=tmp_path / "cache")
+        node.shell(release.install_line)
+        assert node.check(release.root, "after")["by"]["import"] == (
+            "failed",
+            f"{module}: ImportError: libcuda.so.1: cannot open shared object file "
+            "(there is no NVIDIA driver here)",
+        )
+
+
 def test_nothing_of_ours_installed_is_said(world: World, node: Node) -> None:
     after = node.check(world.release.root, "after")
     assert after["by"]["version"][0] == "failed"

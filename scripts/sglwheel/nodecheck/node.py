@@ -136,6 +136,13 @@ def contents(name: str) -> dict[str, Any]:
     }
 
 
+def modules(name: str) -> list[str]:
+    """What an installed distribution is imported as: its own name, or that of the kernels."""
+    top = {str(file).split("/")[0] for file in metadata.files(name) or [] if file.name == "__init__.py"}
+    likely = (name.replace("-", "_"), KERNELS[0].replace("-", "_"))
+    return [module for module in likely if module in top][:1] or sorted(top)[:1]
+
+
 def by_installer(path: str) -> bool:
     parent, _, name = path.rpartition("/")
     return (

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,11 @@ from typing import Any
 from sglwheel.nodecheck.catalogue import StopError, release_id, releases, signed
 from sglwheel.nodecheck.choosing import choose
 from sglwheel.nodecheck.fits import fits
-from sglwheel.nodecheck.node import KERNELS, Node, Result, contents, installed_version, look
+from sglwheel.nodecheck.node import KERNELS, Node, Result, contents, installed_version, look, modules
 
 STATE = "sglwheel-node.json"
+# What the dynamic loader says of a library that it cannot load.
+_LOADER = re.compile("cannot open shared object file|undefined symbol|version `.*' not found")
 
 
 def before(options: argparse.Namespace) -> dict[str, Any]:
@@ -49,9 +52,9 @@ def after(options: argparse.Namespace) -> dict[str, Any]:
     results: list[Result] = []
     release = catalogue.get(wanted) if wanted else None
     if release is None:
-        release = next(
-            (item for item in catalogue.values() if node.kernels.get(item["name"]) == item["version"]), None
-        )
+        # Kernels first: they are what a node installs from here before all else.
+        there = [item for item in catalogue.values() if installed_version(item["name"]) == item["version"]]
+        release = min(there, key=lambda item: item["name"] not in KERNELS, default=None)
     if release is None:
         said = ", ".join(f"{name} {version}" for name, version in node.kernels.items()) or "no kernel wheel"
         return report(
@@ -75,7 +78,7 @@ def after(options: argparse.Namespace) -> dict[str, Any]:
     if options.check == "start":
         results += [result for result in fits(node, release) if result.name not in ("python", "torch")]
     strange = any(result.status == "failed" for result in results if result.name in ("record", "contents"))
-    for module in options.imports if not options.no_import else ():
+    for module in () if options.no_import else options.imports or modules(name):
         # Importing runs what is installed.
         unasked = Result("import", "unknown", f"{module}: not tried, as it is not the published wheel")
         results.append(unasked if strange else _import(module))
@@ -89,7 +92,8 @@ def _ours(name: str, release: dict[str, Any]) -> list[Result]:
     detail = f"{seen['files']} files" if not wrong else "; ".join(wrong[:5])
     results.append(Result("record", "failed" if wrong else "passed", detail))
     same = seen["sha256"] == release.get("contents_sha256")
-    said = "the published wheel's" if same else "another wheel of the same name and version is installed"
+    other = "another wheel of the same name and version is installed"
+    said = "the published wheel's" if same else "not the published wheel's" if wrong else other
     results.append(Result("contents", "passed" if same else "failed", said))
     return results
 
@@ -123,10 +127,17 @@ def _import(module: str) -> Result:
         return Result("import", "failed", f"{module}: no end after 300 s")
     if done.returncode < 0:
         return Result("import", "failed", f"{module}: killed by signal {-done.returncode}")
-    text = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return Result(
-        "import", "failed" if done.returncode else "passed", text[-1] if done.returncode and text else module
-    )
+    if done.returncode == 0:
+        return Result("import", "passed", module)
+    return Result("import", "failed", f"{module}: {cause(done.stderr.decode('utf-8', 'replace'))}")
+
+
+def cause(text: str) -> str:
+    """What a failed import says that explains it: SGLang's loader wraps it in twenty lines of advice."""
+    lines = [line.strip(" -") for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if _LOADER.search(line)] or lines[-1:] or ["it says nothing"]
+    missing = " (there is no NVIDIA driver here)" if "libcuda.so.1: cannot open" in told[-1] else ""
+    return told[-1] + missing
 
 
 def _state(path: str) -> dict[str, Any]:
@@ -154,7 +165,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--release", help="id, version or file name; otherwise the best that fits")
     parser.add_argument("--line", help="before: take what this line points to, such as cu130")
     parser.add_argument("--state", default=STATE, help="where `before` remembers for `after`")
-    parser.add_argument("--imports", nargs="*", default=["sgl_kernel"])
+    parser.add_argument("--imports", nargs="*", help="modules to import; otherwise the wheel's own")
     parser.add_argument("--no-import", action="store_true")
     parser.add_argument(
         "--allowed-signers", help="an ssh allowed_signers file: check the catalogue's signature"
