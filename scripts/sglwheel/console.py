@@ -79,7 +79,7 @@ def step(title: str) -> Iterator[None]:
 
 @contextmanager
 def progress(description: str, *, unit: str = "steps") -> Iterator[Progress]:
-    """Show progress: a bar on a terminal, a plain line every 15 s elsewhere."""
+    """Show progress and how long it will go on: a bar on a terminal, a plain line every 15 s elsewhere."""
     if not interactive():
         yield Progress(description, None, unit)
         return
@@ -88,20 +88,20 @@ def progress(description: str, *, unit: str = "steps") -> Iterator[Progress]:
         rich.progress.BarColumn(),
         rich.progress.DownloadColumn() if unit == "bytes" else rich.progress.MofNCompleteColumn(),
         rich.progress.TextColumn("{task.fields[note]}"),
-        rich.progress.TimeElapsedColumn(),
+        rich.progress.TimeRemainingColumn(elapsed_when_finished=True),
     ]
     with rich.progress.Progress(*columns, console=_stderr, transient=True) as bar:
         yield Progress(description, bar, unit)
 
 
 class Progress:
-    """A running count with an optional note such as an ETA."""
+    """A running count with an optional note; what is left takes as long as what was done did."""
 
     def __init__(self, description: str, bar: rich.progress.Progress | None, unit: str) -> None:
         self._description = description
         self._bar = bar
         self._unit = unit
-        self._said = time.monotonic()
+        self._said = self._started = time.monotonic()
         self._task = bar.add_task(description, total=None, note="") if bar is not None else None
 
     def update(self, done: float, total: float | None, note: str = "") -> None:
@@ -117,7 +117,13 @@ class Progress:
                 if self._unit == "bytes"
                 else f"{done:.0f}" + (f"/{total:.0f}" if total else "")
             )
-            detail(f"{self._description}: {amount}{' ' + note if note else ''}")
+            words = [amount, note, self._left(done, total, now)]
+            detail(f"{self._description}: {' '.join(word for word in words if word)}")
+
+    def _left(self, done: float, total: float | None, now: float) -> str:
+        if not total or not 0 < done < total:
+            return ""
+        return f"ETA {format_seconds((now - self._started) / done * (total - done))}"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,25 @@
+"""What a person is told while something takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sglwheel import console
+
+
+def test_without_a_terminal_a_download_says_bytes_and_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock: Iterator[float] = iter((0.0, 5.0, 20.0, 40.0, 80.0))
+    monkeypatch.setattr(console, "interactive", lambda: False)
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    with console.progress("fetching torch", unit="bytes") as bar:
+        for done in (50e6, 200e6, 400e6, 800e6):
+            bar.update(done, 800e6, "3 files")
+    assert capsys.readouterr().err.splitlines() == [
+        "  fetching torch: 200.0/800.0 MB 3 files ETA 1 min 00 s",
+        "  fetching torch: 400.0/800.0 MB 3 files ETA 40.0 s",
+        "  fetching torch: 800.0/800.0 MB 3 files",
+    ]
