@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import uv
+import uvicorn
+
+from sglwheel.wheelhouse.serving import Service, application
 
 UV = uv.find_uv_bin()
 PURE = "py3-none-any"
@@ -258,6 +262,31 @@ def http_directory(directory: Path) -> Iterator[tuple[str, list[str]]]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextlib.contextmanager
+def running(service: Service) -> Iterator[str]:
+    """Serve a wheelhouse as `sglwheel wheelhouse serve` does, on a free port; yield its url."""
+    config = uvicorn.Config(
+        application(service),
+        port=0,
+        log_level="error",
+        ssl_certfile=service.certificate,
+        ssl_keyfile=service.key,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    for _ in range(600):
+        if server.started:
+            break
+        time.sleep(0.05)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"{'https' if service.certificate else 'http'}://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def simple_index(root: Path, wheels: Sequence[Path]) -> Path:

@@ -265,16 +265,23 @@ def test_a_yanked_release_still_installs_for_who_pinned_it(
     assert node.packages()["sgl-kernel"] == release.record.version
 
 
-def test_a_uv_project_takes_ours_whatever_the_registry_has(world: World, tmp_path: Path) -> None:
-    snippet = Lines(world.release.record, str(world.release.root)).project
-    head = '[project]\nname = "node"\nversion = "1"\nrequires-python = ">=3.10"\n'
-    (tmp_path / "pyproject.toml").write_text(head + snippet.removeprefix("[project]\n"))
-    node = world.node("project", None, Client("uv", None))
-    node.variables.pop("VIRTUAL_ENV")
-    node.run([UV, "sync", "--python", str(node.python)], cwd=tmp_path)
+@pytest.mark.parametrize("served", [False, True], ids=["directory", "http"])
+def test_a_uv_project_takes_ours_whatever_the_registry_has(
+    world: World, tmp_path: Path, served: bool
+) -> None:
+    with http_directory(world.release.root) as (url, _):
+        snippet = Lines(world.release.record, url if served else str(world.release.root)).project
+        head = '[project]\nname = "node"\nversion = "1"\nrequires-python = ">=3.10"\n'
+        (tmp_path / "pyproject.toml").write_text(head + snippet.removeprefix("[project]\n"))
+        node = world.node(f"project-{served}", None, Client("uv", None))
+        node.variables.pop("VIRTUAL_ENV")
+        node.run([UV, "sync", "--python", str(node.python)], cwd=tmp_path)
+        assert node.run([UV, "sync", "--locked", "--python", str(node.python)], cwd=tmp_path)
     node.variables["VIRTUAL_ENV"] = str(tmp_path / ".venv")
     packages = node.packages()
     assert packages["sgl-kernel"] == world.release.record.version
     assert packages["torch"].startswith("2.12.0")
+    done = node.run([str(tmp_path / ".venv/bin/python"), "-c", "import sgl_kernel as k; print(dir(k))"])
+    assert "rebuilt" not in done.stdout, "nor the registry's of the same name"
     lock = (tmp_path / "uv.lock").read_text()
     assert world.release.sha256 in lock or world.release.record.filename in lock

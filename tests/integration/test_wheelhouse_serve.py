@@ -2,53 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import ssl
 import subprocess
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from pypi_simple import PyPISimple
 
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.wheelhouse import Lines, Release, publish
-from sglwheel.wheelhouse.serving import Service, application, serve, wants_json
-from wheelworld import Environment, make_kernel, make_torch, reports
+from sglwheel.wheelhouse.serving import Service, serve, wants_json
+from wheelworld import Environment, make_kernel, make_torch, reports, running
 
 pytestmark = pytest.mark.integration
 
 JSON = "application/vnd.pypi.simple.v1+json"
-
-
-@contextlib.contextmanager
-def running(service: Service) -> Iterator[str]:
-    config = uvicorn.Config(
-        application(service),
-        port=0,
-        log_level="error",
-        ssl_certfile=service.certificate,
-        ssl_keyfile=service.key,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    for _ in range(600):
-        if server.started:
-            break
-        time.sleep(0.05)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield f"{'https' if service.certificate else 'http'}://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture(scope="module")

@@ -150,6 +150,9 @@ def test_another_version_of_the_tool_writes_every_page_again(house: Wheelhouse, 
     put(house, tmp_path, 1)
     (house.root / "lines/cu130/index.html").write_text("old words")
     house.stamp.write_text("an older tool")
+    assert [(item.rule, item.detail) for item in verify(house).findings] == [
+        ("derived", "is not what this version of the tool writes")
+    ]
     put(house, tmp_path, 2, torch="2.11.0", public="0.3.20")
     assert verify(house).findings == ()
 

@@ -80,7 +80,12 @@ def line_files(name: str, records: list[Record]) -> dict[str, str]:
     }
     for project in projects:
         head, tail = _project_frame(project)
-        anchors = [_anchor(record, "../../") for record in records if record.project == project]
+        # To where metadata lies beside the wheel, as these links promise; a bucket has the wheel only there.
+        anchors = [
+            _anchor(record, f"../../../../builds/{record.id}/")
+            for record in records
+            if record.project == project
+        ]
         texts[f"simple/{project}/index.html"] = "\n".join([head, *anchors, tail])
     return texts
 
@@ -112,7 +117,15 @@ def _update(
 def _current(house: Wheelhouse, changed: Iterable[str]) -> bool:
     try:
         listed = catalogue(house.root).shown(house.catalogue.read_text("utf-8"))
-        return house.stamp.read_text("utf-8") == stamp() and listed.keys() | set(changed) == set(house.ids())
+        return stamped(house) and listed.keys() | set(changed) == set(house.ids())
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def stamped(house: Wheelhouse) -> bool:
+    """Whether this very version of the tool wrote the derived files, to the last of them."""
+    try:
+        return house.stamp.read_text("utf-8") == stamp()
     except (OSError, UnicodeDecodeError):
         return False
 

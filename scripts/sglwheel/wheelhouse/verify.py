@@ -78,12 +78,17 @@ class _Look:
         self.records: dict[str, Record] = {}
         self.bytes_read = 0
         self.notes = Notes()
+        # What is wrong with a file that is derived from the releases.
+        self.unlike = "is not what the releases say"
         # Wheels that were read, so that their other names need not be: id → device and inode.
         self.read: dict[str, tuple[int, int]] = {}
 
     def all(self, progress: Callable[[int, int], None] | None) -> list[Finding]:
         self.records, self.read, self.bytes_read = {}, {}, 0
         self.notes = Notes.read(self.house.notes)
+        if not index.stamped(self.house):
+            # As after an update of the tool: nobody touched it.
+            self.unlike = "is not what this version of the tool writes"
         found = list(self._strangers())
         ids = self.house.ids()
         batches = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
@@ -180,7 +185,7 @@ class _Look:
             return
         for name, text in index.subindex(record).items():
             if not _is(f"{home}/{name}", files.digest(text)):
-                yield self._finding("derived", f"{home}/{name}", "is not what the releases say")
+                yield self._finding("derived", f"{home}/{name}", self.unlike)
 
     def _bytes(self, path: str, sha256: str, rule: str) -> Iterator[Finding]:
         try:
@@ -229,7 +234,7 @@ class _Look:
         wrong = [path for path, wanted in texts.items() if not _says(path, wanted)]
         wrong += self._documents(lines.values())
         for path in wrong:
-            yield self._finding("derived", path, "is not what the releases say")
+            yield self._finding("derived", path, self.unlike)
 
     def _documents(self, lines: Iterable[pointers.Pointer]) -> Iterator[Path]:
         """Those of the documents with a line for each release that do not say what they should."""
