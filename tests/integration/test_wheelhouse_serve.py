@@ -16,7 +16,7 @@ from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.wheelhouse import Lines, Release, publish
 from sglwheel.wheelhouse.serving import Service, serve, wants_json
-from wheelworld import Environment, make_kernel, make_torch, reports, running
+from wheelworld import UV, Environment, make_kernel, make_torch, reports, running
 
 pytestmark = pytest.mark.integration
 
@@ -150,6 +150,40 @@ def test_a_token_is_asked_for(release: Release) -> None:
         assert httpx.get(f"{url}/index.html", auth=("anybody", "s3cret")).status_code == 200
 
 
+@pytest.mark.parametrize("client", ["uv", "pip"])
+@pytest.mark.parametrize("told", ["netrc", "url"])
+def test_a_node_with_the_token_installs_and_checks(
+    release: Release, client: str, told: str, tmp_path: Path
+) -> None:
+    node = Environment(tmp_path / "venv", wheels=[make_torch(tmp_path, "2.12.0")], cache=tmp_path / "cache")
+    if client == "pip":
+        run_uv("pip", "install", "-q", "--target", str(tmp_path / "pip"), "pip==26.3")
+        node.variables["PYTHONPATH"] = str(tmp_path / "pip")
+        node.variables["PATH"] = f"{node.path}/bin:/usr/bin:/bin"
+    check = [str(node.python), str(release.root / "install-check.pyz")]
+    with running(Service(release.root, token="s3cret")) as url:
+        refused = node.run([*check, "before", "--wheelhouse", url], ok=False)
+        assert refused.returncode == 9
+        assert "it asks for a token: write `machine 127.0.0.1 login x password <token>`" in refused.stdout
+        if told == "netrc":
+            (tmp_path / ".netrc").write_text("machine 127.0.0.1 login x password s3cret\n")
+            (tmp_path / ".netrc").chmod(0o600)
+        else:
+            wrong = node.run([*check, "before", "--wheelhouse", url.replace("//", "//x:0@")], ok=False)
+            assert "its token was refused" in wrong.stdout
+            url = url.replace("//", "//x:s3cret@")
+        said = node.run([*check, "before", "--wheelhouse", url]).stdout
+        node.shell(said.splitlines()[-1])
+        node.run([*check, "after", "--wheelhouse", url])
+        nothing = node.run([*check, "before", "--wheelhouse", url, "--release", "none"], ok=False)
+    assert node.packages()["sgl-kernel"] == release.record.version
+    assert "s3cret" not in nothing.stdout + nothing.stderr
+
+
+def run_uv(*words: str) -> None:
+    subprocess.run([UV, *words], check=True)
+
+
 def test_tls(release: Release, tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=localhost"
@@ -159,6 +193,9 @@ def test_tls(release: Release, tmp_path: Path) -> None:
             *words.split(),
             "-addext",
             "subjectAltName=IP:127.0.0.1",
+            # uv takes no certificate that may also sign others.
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
             "-keyout",
             key,
             "-out",
@@ -170,6 +207,13 @@ def test_tls(release: Release, tmp_path: Path) -> None:
     with running(Service(release.root, certificate=certificate, key=key)) as url:
         context = ssl.create_default_context(cafile=str(certificate))
         assert httpx.get(f"{url}/index.html", verify=context).status_code == 200
+        torch = make_torch(tmp_path, "2.12.0")
+        node = Environment(tmp_path / "venv", wheels=[torch], cache=tmp_path / "cache")
+        check = [str(node.python), str(release.root / "install-check.pyz"), "before", "--wheelhouse", url]
+        assert "CERTIFICATE_VERIFY_FAILED" in node.run(check, ok=False).stdout
+        node.variables["SSL_CERT_FILE"] = str(certificate)
+        node.shell(node.run(check).stdout.splitlines()[-1])
+    assert node.packages()["sgl-kernel"] == release.record.version
 
 
 def test_what_cannot_be_served_is_said(release: Release, tmp_path: Path) -> None:

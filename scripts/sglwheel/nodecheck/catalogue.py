@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import re
 import shlex
 import subprocess
 import tempfile
 import urllib.parse
-import urllib.request
 from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
 from sglwheel.nodecheck.node import Result
+from sglwheel.nodecheck.reading import read, shown
 
 
 class StopError(Exception):
     """The check itself cannot go on."""
-
-
-@functools.lru_cache(maxsize=64)
-def read(wheelhouse: str, name: str) -> bytes:
-    """A file of the wheelhouse, which is a directory or a url; asked for once.
-
-    Who verifies a signature and then asks again may get other bytes the second time.
-    """
-    if re.match(r"https?://", wheelhouse):
-        url = urllib.parse.urljoin(wheelhouse.rstrip("/") + "/", name)
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            return bytes(answer.read())
-    return (Path(wheelhouse) / name).read_bytes()
 
 
 def releases(wheelhouse: str) -> list[dict[str, Any]]:
@@ -39,7 +24,7 @@ def releases(wheelhouse: str) -> list[dict[str, Any]]:
         found = json.loads(read(wheelhouse, "releases.json"))["releases"]
         return [dict(item) for item in found]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StopError(f"no catalogue in {wheelhouse}: {error}") from error
+        raise StopError(f"no catalogue in {shown(wheelhouse)}: {error}") from error
 
 
 def release_id(release: dict[str, Any]) -> str:

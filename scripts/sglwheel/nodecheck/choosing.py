@@ -20,6 +20,7 @@ from sglwheel.nodecheck.catalogue import (
 from sglwheel.nodecheck.fits import fits
 from sglwheel.nodecheck.needs import lacking
 from sglwheel.nodecheck.node import KERNELS, Node, Result
+from sglwheel.nodecheck.reading import shown
 
 
 class Choice(NamedTuple):
@@ -72,7 +73,7 @@ def _choices(wheelhouse: str, *, release: str | None, line: str | None) -> list[
         choices = [item for item in choices if not alone(item)] or choices
     if not choices:
         said = " ".join(filter(None, ("no release", release, f"in line {line} of" if line else "in")))
-        raise StopError(f"{said} {wheelhouse}")
+        raise StopError(f"{said} {shown(wheelhouse)}")
     return choices
 
 

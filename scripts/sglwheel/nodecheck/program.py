@@ -22,6 +22,7 @@ from sglwheel.nodecheck.catalogue import StopError, release_id, releases, signed
 from sglwheel.nodecheck.choosing import choose
 from sglwheel.nodecheck.fits import fits
 from sglwheel.nodecheck.node import KERNELS, Node, Result, contents, installed_version, look, modules
+from sglwheel.nodecheck.reading import shown
 
 STATE = "sglwheel-node.json"
 # What the dynamic loader says of a library that it cannot load.
@@ -58,7 +59,8 @@ def after(options: argparse.Namespace) -> dict[str, Any]:
     if release is None:
         said = ", ".join(f"{name} {version}" for name, version in node.kernels.items()) or "no kernel wheel"
         return report(
-            "after", [Result("version", "failed", f"{said} is installed; {options.wheelhouse} has no such")]
+            "after",
+            [Result("version", "failed", f"{said} is installed; {shown(options.wheelhouse)} has no such")],
         )
     name = str(release["name"])
     version = installed_version(name)
