@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,25 @@ def test_a_probe_that_fails_says_what_to_do(tmp_path: Path, layout: Layout, comp
         )
     assert "unsupported GNU version" in caught.value.where["says"]
     assert "CXX=g++-14" in (caught.value.next or "")
+
+
+def test_a_compiler_that_links_its_own_runtime_is_refused(
+    tmp_path: Path, layout: Layout, compiler: host.Compiler
+) -> None:
+    static = tmp_path / "g++"
+    static.write_text(f'#!/bin/sh\nexec {compiler.cxx} -static-libstdc++ "$@"\n')
+    static.chmod(0o755)
+    home = fake_toolkit(tmp_path / "cuda")
+    with pytest.raises(ToolchainError, match="without the shared libstdc") as caught:
+        probe.compile_probe(
+            home / "bin/nvcc",
+            replace(compiler, cxx=static),
+            make().build.architectures,
+            {"PATH": "/usr/bin:/bin"},
+            layout,
+        )
+    assert str(static) in caught.value.where["compiler"]
+    assert not list((layout.cache / "probes").glob("[0-9a-f]*"))
 
 
 def test_a_probe_that_passes_is_not_repeated(tmp_path: Path, layout: Layout, compiler: host.Compiler) -> None:

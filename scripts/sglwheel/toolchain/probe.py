@@ -22,6 +22,10 @@ _PROBE = """\
 __global__ void probe(float *x) { x[0] = cuda::std::move(x[0]) * 2.0f; }
 int main() { probe<<<1, 1>>>(nullptr); return std::string("probe").size() == 5 ? 0 : int(std::rint(1.5)); }
 """
+_LIBRARY = """\
+#include <stdexcept>
+extern "C" void probe(const char *said) { throw std::runtime_error(said); }
+"""
 _REMEDIES = (
     (
         re.compile(r"unsupported GNU version|unsupported clang version", re.IGNORECASE),
@@ -63,7 +67,8 @@ def compile_probe(
 ) -> None:
     """Compile and link five lines of CUDA for every architecture, before an hour of compiling.
 
-    A pass is remembered for the same nvcc, compiler and targets. Raises ToolchainError with what to do.
+    And that C++ libraries share the system's runtime, as torch's do (docs/device-sm90.md). A pass is
+    remembered for the same nvcc, compiler and targets. Raises ToolchainError with what to do.
     """
     gencodes = [
         f"-gencode=arch={arch.compute},code=[{arch.compute},{arch.sm}]"
@@ -71,12 +76,20 @@ def compile_probe(
         else f"-gencode=arch={arch.compute},code={arch.sm}"
         for arch in architectures
     ]
-    facts = [str(nvcc), str(nvcc.stat().st_mtime_ns), str(compiler.cxx), compiler.description, *gencodes]
+    facts = [
+        _LIBRARY,
+        str(nvcc),
+        str(nvcc.stat().st_mtime_ns),
+        str(compiler.cxx),
+        compiler.description,
+        *gencodes,
+    ]
     key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     passed = cache_directory(layout.cache / "probes") / key
     if passed.exists():
         return
     with tempfile.TemporaryDirectory(prefix="sglwheel-probe-") as name:
+        _shares_runtime(compiler, environment, Path(name))
         code = Path(name) / "probe.cu"
         code.write_text(_PROBE)
         done = process.run(
@@ -112,3 +125,27 @@ def compile_probe(
             next=remedy(text) or "try another host compiler (CXX=...) or another build.cuda-toolkit",
         )
     write_atomic(passed, compiler.description + "\n")
+
+
+def _shares_runtime(compiler: Compiler, environment: Mapping[str, str], directory: Path) -> None:
+    """Raise ToolchainError for a compiler whose libraries bring a C++ runtime of their own."""
+    code, library = directory / "probe.cpp", directory / "probe.so"
+    code.write_text(_LIBRARY)
+    process.run(
+        [compiler.cxx, "-shared", "-fPIC", code, "-o", library],
+        failure=ToolchainError,
+        cwd=directory,
+        env=environment,
+        timeout=300,
+        what="linking a C++ library",
+        next="try another host compiler (CXX=...)",
+    )
+    if b"libstdc++.so" not in library.read_bytes():
+        raise ToolchainError(
+            "this host's compiler links C++ libraries without the shared libstdc++",
+            where={
+                "compiler": f"{compiler.cxx} ({compiler.description})",
+                "why": "two C++ runtimes beside torch end the process at the first number in a message",
+            },
+            next="name another compiler: CXX=/usr/bin/g++",
+        )
