@@ -12,7 +12,7 @@ import click
 
 from sglwheel import console, uptodate
 from sglwheel.cli.options import as_json, override_option, pairs, size, torch_from_option, torch_option
-from sglwheel.errors import InspectionError, UsageError
+from sglwheel.errors import InspectionError, ToolchainError, UsageError
 from sglwheel.files import Layout
 
 
@@ -136,10 +136,15 @@ def inspect(wheel: str, torch: str | None, name: str | None, kernels: int | None
 
     layout = Layout.find()
     expect = inspecting.Expectation.of(recipe.load(layout, name)) if name else None
+    try:
+        beside = symbols.find(torch, layout) if torch else None
+    except ToolchainError as error:
+        # The stage that failed is this one.
+        raise InspectionError(error.what, where=error.where, next=error.next) from error
     found = inspecting.inspect(
         wheel_path(wheel),
         expect=expect,
-        torch=symbols.find(torch, layout) if torch else None,
+        torch=beside,
         kernels=kernels or 0,
     )
     if as_json:
