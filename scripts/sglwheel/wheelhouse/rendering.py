@@ -12,6 +12,9 @@ import markupsafe
 
 from sglwheel import console
 
+# None of them is part of what escaping writes.
+_JOINT = re.compile(r"([+_.])(?=.)")
+
 
 def listing() -> list[str]:
     """Names of all templates."""
@@ -37,7 +40,7 @@ def _label(id: str) -> str:
 
 def _breakable(text: str) -> markupsafe.Markup:
     """Lets a long version be broken where its parts meet, and not within a word."""
-    return markupsafe.Markup("<wbr>").join(markupsafe.escape(part) for part in re.split(r"(?<=[+_.])", text))
+    return markupsafe.Markup(_JOINT.sub(r"\1<wbr>", str(markupsafe.escape(text))))
 
 
 def _asset(environment: jinja2.Environment, name: str) -> markupsafe.Markup:
