@@ -281,6 +281,25 @@ def test_markers_that_cannot_be_judged_ask_for_nothing() -> None:
     assert not applies("platform_system == 'Linux' or python_version < '3'")
 
 
+@pytest.mark.parametrize("client", ["uv", "pip"])
+def test_the_line_is_for_the_python_that_was_looked_at(
+    world: World, node: Node, client: str, tmp_path: Path
+) -> None:
+    """Also where another environment is active, or none, as in images whose Python is the system's."""
+    other = Environment(tmp_path / "other", wheels=[world.torch["2.12.0+cu130"]], cache=tmp_path / "cache")
+    if client == "pip":
+        subprocess.run([UV, "pip", "install", "-q", "--target", tmp_path / "pip", "pip==26.3"], check=True)
+        node.variables["PYTHONPATH"] = str(tmp_path / "pip")
+    uv = f"{Path(UV).parent}:" if client == "uv" else ""
+    for active in (str(other.path), ""):
+        node.variables["VIRTUAL_ENV"] = active
+        node.variables["PATH"] = f"{other.path / 'bin'}:{uv}/usr/bin:/bin"
+        node.shell(node.check(world.release.root, "before")["line"])
+        assert "sgl-kernel" not in other.packages()
+        assert node.check(world.release.root, "after")["by"]["contents"][0] == "passed"
+        node.run([UV, "pip", "uninstall", "--python", str(node.python), "sgl-kernel"])
+
+
 def test_a_rollback_reaches_nodes_by_the_line_that_they_are_told(node: Node, tmp_path: Path) -> None:
     layout = Layout(tmp_path / "checkout")
     for build in (1, 2, 3):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
+import sys
 from typing import Any, NamedTuple
 
 from sglwheel.nodecheck.catalogue import (
@@ -82,11 +85,17 @@ def _rivals(release: dict[str, Any]) -> list[str]:
 
 
 def _line(wheelhouse: str, release: dict[str, Any], others: list[str], *, alone: bool) -> str:
-    """For uv, or for pip where there is no uv."""
-    client = "uv pip" if shutil.which("uv") else "python -m pip"
+    """For uv, or for pip where there is no uv, and for the very Python that was looked at."""
     where = subindex(wheelhouse, release_id(release))
     name = str(release["name"])
     pin = f"{name}=={release['version']}"
+    here, client = "", "uv pip"
+    if not shutil.which("uv"):
+        found = shutil.which("python") == sys.executable
+        client = f"{'python' if found else shlex.quote(sys.executable)} -m pip"
+    elif os.environ.get("VIRTUAL_ENV") != sys.prefix:
+        # uv would take another environment, or find none, as in images whose Python is the system's.
+        here = f"export UV_PYTHON={shlex.quote(sys.executable)}; "
     if others:
-        return replacing_line(client, where, pin, [*others, name], alone=alone)
-    return install_line(client, where, pin, alone=alone)
+        return here + replacing_line(client, where, pin, [*others, name], alone=alone)
+    return here + install_line(client, where, pin, alone=alone)
