@@ -11,21 +11,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """How long `run` takes by the clock."""
-    start = time.perf_counter()
+class Seconds(float):
+    """By the clock; `cpu` is what this process spent meanwhile, which a busy host changes less."""
+
+    cpu: float
+
+
+def seconds(run: Callable[[], object]) -> Seconds:
+    """How long `run` takes."""
+    start, spent = time.perf_counter(), time.process_time()
     run()
-    return time.perf_counter() - start
+    taken = Seconds(time.perf_counter() - start)
+    taken.cpu = time.process_time() - spent
+    return taken
 
 
 def turn_by_turn(
     runs: dict[str, Callable[[], object]], rounds: int, before: Callable[[], object] = lambda: None
-) -> dict[str, list[float]]:
+) -> dict[str, list[Seconds]]:
     """Seconds of each, all of them once in each round: what slows the host for a while slows all.
 
     `before` each of them is not counted.
     """
-    taken: dict[str, list[float]] = {name: [] for name in runs}
+    taken: dict[str, list[Seconds]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
             before()
@@ -42,10 +50,13 @@ class Report:
     def say(self, what: str, value: str, note: str = "") -> None:
         print(f"{what:<52} {value:>10}  {note}".rstrip(), flush=True)
 
-    def times(self, what: str, taken: Sequence[float], *, bar: float | None = None) -> float:
+    def times(self, what: str, taken: Sequence[Seconds], *, bar: float | None = None) -> float:
         """Median and spread of seconds, and what they may be; return the median."""
         median = statistics.median(taken)
+        cpu = statistics.median(each.cpu for each in taken)
         note = f"{min(taken):.2f} to {max(taken):.2f}, {len(taken)} runs"
+        # Otherwise another process did the work.
+        note += f", {cpu:.2f} CPU-s" if cpu > median / 10 else ""
         if bar is not None:
             note += self._judged(what, median <= bar, f"{bar:g} s")
         self.say(what, f"{median:.2f} s", note)

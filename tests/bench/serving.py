@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
+import grp
 import hashlib
+import os
 import random
 import shutil
 import socket
@@ -26,11 +29,11 @@ from measuring import Report, turn_by_turn
 from sglwheel.wheelhouse import Lines, Release, Wheelhouse
 from wheelworld import UV, Environment, make_torch
 
-ROUNDS = 9
+ROUNDS = 15
 LARGE = 20_000_000
 JSON = "application/vnd.pypi.simple.v1+json"
 _NGINX = """
-daemon off; worker_processes 2; pid {home}/pid; error_log {home}/log crit;
+user {user}; daemon off; worker_processes 2; pid {home}/pid; error_log {home}/log crit;
 events {{ worker_connections 1024; }}
 http {{ access_log off; sendfile on; default_type application/octet-stream; types {{ text/html html; }}
   client_body_temp_path {home}/a; proxy_temp_path {home}/b; fastcgi_temp_path {home}/c;
@@ -86,7 +89,8 @@ def nginx(root: Path) -> Iterator[str]:
     port = _free_port()
     with tempfile.TemporaryDirectory() as home:
         settings = Path(home) / "nginx.conf"
-        settings.write_text(_NGINX.format(home=home, port=port, root=root))
+        user = f"{getpass.getuser()} {grp.getgrgid(os.getgid()).gr_name}"
+        settings.write_text(_NGINX.format(user=user, home=home, port=port, root=root))
         argv = ["nginx", "-e", f"{home}/log", "-p", home, "-c", str(settings)]
         with _running(argv, port) as url:
             yield url
