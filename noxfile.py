@@ -90,7 +90,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(name="bench-wheelhouse", venv_backend="none")
 def bench_wheelhouse(session: nox.Session) -> None:
-    """Measure the wheelhouse at size: -- [size] [serve] [clients] [publishers] [--releases 10000]"""
+    """Measure the wheelhouse at size: -- [index publish verify serve clients publishers] [--house DIR]"""
     run(session, "--group", "tests", "python", "tests/bench/wheelhouse.py")
 
 

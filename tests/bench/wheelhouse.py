@@ -1,4 +1,4 @@
-"""How the wheelhouse does at size: `uvx nox -s bench-wheelhouse -- [size serve clients publishers]`.
+"""The wheelhouse at size: `nox -s bench-wheelhouse -- [index publish verify serve clients publishers]`.
 
 Seconds hold for one machine and moment; a ratio is of one run, turn by turn, against the plainest loop or
 server that does the same reading or sending. Ends with 1 when a bar is missed.
@@ -60,21 +60,26 @@ class World:
         return house
 
 
-def size(world: World) -> None:
-    """Index from scratch, publish one more, verify, at many releases."""
-    house, report = world.filled(), world.report
+def from_scratch(world: World) -> None:
+    """Derive everything from the releases alone."""
+    house = world.filled()
     taken = []
     for _ in range(3):
         bare(house)
         taken.append(seconds(lambda: index(house)))
-    report.times(f"index of {len(house.ids())} releases, from scratch", taken, bar=20)
-    start = len(house.ids()) + 1
+    world.report.times(f"index of {len(house.ids())} releases, from scratch", taken, bar=20)
+
+
+def one_more(world: World) -> None:
+    """Publish a wheel of the real one's size."""
+    start = len(world.filled().ids()) + 1
     taken = [seconds(partial(put, world.base, start + number, REAL)) for number in range(ROUNDS)]
-    report.times(f"publish one more, of {REAL / 1e6} MB", taken, bar=1)
-    _verify(house, report)
+    world.report.times(f"publish one more, of {REAL / 1e6} MB", taken, bar=1)
 
 
-def _verify(house: Wheelhouse, report: Report) -> None:
+def verifying(world: World) -> None:
+    """Look at everything, beside loops that only hash it."""
+    house, report = world.filled(), world.report
     everything = [str(path) for path in house.root.rglob("*") if path.is_file()]
     # A wheel's other names are the same bytes.
     files = list({path.stat().st_ino: str(path) for path in map(Path, everything)}.values())
@@ -119,7 +124,9 @@ def publishers(world: World) -> None:
 
 
 PARTS: dict[str, Callable[[World], None]] = {
-    "size": size,
+    "index": from_scratch,
+    "publish": one_more,
+    "verify": verifying,
     "serve": lambda world: serve(world.filled(), world.report),
     "clients": lambda world: clients(world.filled(), world.report),
     "publishers": publishers,
