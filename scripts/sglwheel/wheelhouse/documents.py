@@ -83,7 +83,7 @@ def write_changed(path: Path, text: str | bytes, *, durable: bool = True) -> Non
     """
     data = text.encode() if isinstance(text, str) else text
     try:
-        if path.stat().st_size == len(data) and path.read_bytes() == data:
+        if files.read(path) == data:
             return
     except OSError:
         pass

@@ -286,8 +286,28 @@ def _entry(record: Record) -> dict[str, Any]:
 
 
 def _anchor(record: Record, base: str) -> str:
-    href = f"{base}{_quoted(record.filename)}"
-    return render("anchor.html", record=record, href=href)
+    """The release's link in a simple index; each has two, which differ in where the wheel lies from there."""
+    before, after = _anchor_parts(
+        record.filename, record.sha256, record.metadata_sha256, record.requires_python, record.yanked
+    )
+    return f"{before}{base}{after}"
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _anchor_parts(
+    filename: str, sha256: str, metadata_sha256: str, requires_python: str | None, yanked: str | None
+) -> tuple[str, str]:
+    text = render(
+        "anchor.html",
+        href=f"{_SPLIT}{_quoted(filename)}",
+        filename=filename,
+        sha256=sha256,
+        metadata_sha256=metadata_sha256,
+        requires_python=requires_python,
+        yanked=yanked,
+    )
+    before, _, after = text.partition(_SPLIT)
+    return before, after
 
 
 @functools.cache

@@ -58,6 +58,8 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("sglwheel", "templates"),
         autoescape=True,
+        # They do not change while we run; to look each time costs a tenth of an index of many releases.
+        auto_reload=False,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
