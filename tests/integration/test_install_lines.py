@@ -135,6 +135,8 @@ def test_another_wheelhouse_at_the_same_place_gives_its_own_wheel(
             release = publish(*reports(wheel), layout)
             node = Environment(tmp_path / f"node-{name}", wheels=[torch], cache=tmp_path / "uv-cache")
             client.enter(node)
+            if not served:
+                node.variables["UV_OFFLINE"] = "1"
             node.shell(client.line(Lines(release.record, url if served else str(release.root))))
             done = node.run([str(node.python), "-c", "import sgl_kernel; print(sgl_kernel.made)"])
             assert done.stdout.strip() == name

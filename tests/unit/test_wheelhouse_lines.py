@@ -67,8 +67,6 @@ def test_a_wheel_of_python_alone_leaves_its_requirements_to_the_node(record: Rec
     alone = record.model_copy(update={"kind": "python"})
     lines = Lines(alone, "/srv/wheels")
     assert not record.alone and alone.alone
-    assert lines.uv.startswith(
-        "uv pip install --no-deps --no-index --refresh-package sgl-kernel --find-links "
-    )
+    assert lines.uv.startswith("uv pip install --no-deps --no-index --no-cache --find-links ")
     assert lines.pip.startswith("python -m pip install --no-deps --no-index ")
     assert "with --no-deps\n" in lines.requirements

@@ -100,7 +100,7 @@ def _install(client: str, subindex: str, pin: str, *, alone: bool) -> tuple[str,
     `list`, because `freeze` shows a torch that came from a file or url as `torch @ …`; `;`, because without a
     torch the resolver's own explanation should be seen.
     """
-    sight = f"--no-index {fresh(client, pin)}--find-links {quoted(subindex)}"
+    sight = f"--no-index {fresh(client)}--find-links {quoted(subindex)}"
     if alone:
         return "", f"--no-deps {sight} {shlex.quote(pin)}"
     frozen = f"{client} list --format=freeze | grep '^torch==' > node-torch.txt; "
@@ -113,14 +113,14 @@ def subindex(wheelhouse: str, id: str) -> str:
     return f"{wheelhouse.rstrip('/')}/builds/{id}/{page}"
 
 
-def fresh(client: str, pin: str) -> str:
+def fresh(client: str) -> str:
     """Has uv read the wheel itself, not what it remembers of a file of that name at that place.
 
     uv keys what it unpacked from a flat index by the index's address and the file's name, and takes it for
-    another wheelhouse that later has the same path, too (seen with uv 0.13.9). pip remembers no local files
-    and asks again over http.
+    another wheelhouse that later has the same path, too (seen with uv 0.13.9). `--refresh-package` would do,
+    but is refused where a node sets UV_OFFLINE. pip remembers no local files and asks again over http.
     """
-    return f"--refresh-package {pin.partition('==')[0]} " if client.startswith("uv") else ""
+    return "--no-cache " if client.startswith("uv") else ""
 
 
 def quoted(text: str) -> str:

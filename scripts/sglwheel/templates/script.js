@@ -39,8 +39,7 @@
   });
   function line(button) {
     var row = button.closest(".row");
-    var only = "--no-index --refresh-package " + row.dataset.pin.split("==")[0] +
-      ' --find-links "$WHEELHOUSE/builds/' + row.id + '/" ';
+    var only = '--no-index --no-cache --find-links "$WHEELHOUSE/builds/' + row.id + '/" ';
     if (row.dataset.alone) {
       return fills.shell("uv pip install --no-deps " + only + quote(row.dataset.pin));
     }

@@ -54,8 +54,7 @@ class Environment:
 
     def shell(self, line: str) -> process.Completed:
         """Run the line as it is printed, in a directory where its by-products may lie."""
-        # What a build without network tells its own uv is nothing that a node has; the line itself asks no
-        # index, and UV_OFFLINE is refused beside its --refresh-package.
+        # What a build tells its own uv is nothing that a node has.
         given = {key: value for key, value in self.environment.items() if key not in _BUILDS_OWN}
         return process.run(
             ["bash", "-c", line],
