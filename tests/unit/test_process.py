@@ -100,3 +100,21 @@ def test_passwords_in_urls_are_not_logged(tmp_path: Path) -> None:
     with pytest.raises(BuildError) as caught:
         process.run(["sh", "-c", "echo $1 >&2; exit 1", "sh", url], failure=BuildError)
     assert "s3cret" not in f"{done.command}{caught.value.what}{caught.value.where}"
+
+
+def where_it_ran(text: str) -> tuple[str, int]:
+    if text == "wrong":
+        raise BuildError("no", where={"piece": text}, next="another")
+    return text.upper(), os.getpid()
+
+
+def test_work_is_spread_over_interpreters_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    answers = process.spread(where_it_ran, list("abcdefgh"))
+    assert [text for text, _ in answers] == list("ABCDEFGH")
+    assert os.getpid() not in {pid for _, pid in answers}
+    with pytest.raises(BuildError, match="no") as caught:
+        process.spread(where_it_ran, ["a", "wrong"])
+    assert (caught.value.where, caught.value.next) == ({"piece": "wrong"}, "another")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert process.spread(where_it_ran, ["a", "b"]) == [("A", os.getpid()), ("B", os.getpid())]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from sglwheel import process
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
-from sglwheel.wheelhouse import Release, Wheelhouse, index, pointers, publish
+from sglwheel.wheelhouse import Release, Wheelhouse, pointers, publish, subindexes
 from sglwheel.wheelhouse.documents import Document
 from sglwheel.wheelhouse.gc import Policy, collect
 from sglwheel.wheelhouse.life import yank
@@ -101,8 +103,8 @@ def test_what_was_noted_is_read_and_not_rendered_but_never_believed_alone(
     release = put(house, 1)
     yank(house, put(house, 2).id, "wrong", force=True)
     rendered: list[str] = []
-    real = index.subindex
-    monkeypatch.setattr(index, "subindex", lambda record: rendered.append(record.id) or real(record))
+    real = subindexes.subindex
+    monkeypatch.setattr(subindexes, "subindex", lambda record: rendered.append(record.id) or real(record))
     assert verify(house).findings == ()
     assert rendered == []
     page = release.directory / "index.html"
@@ -115,6 +117,30 @@ def test_what_was_noted_is_read_and_not_rendered_but_never_believed_alone(
     house.notes.write_text('["torn')
     assert verify(house).findings == ()
     assert len(rendered) == 2
+
+
+def test_a_great_index_written_by_several_interpreters_is_the_same(
+    house: Wheelhouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 6):
+        put(house, number)
+    once = {path: path.read_bytes() for path in house.root.rglob("*") if path.is_file()}
+    for path in house.builds.glob("*/*.html"):
+        path.unlink()
+    spread = 0
+
+    def counting(function: Callable[[object], object], pieces: Sequence[object]) -> list[object]:
+        nonlocal spread
+        spread += len(pieces)
+        return process.spread(function, pieces)
+
+    monkeypatch.setattr(subindexes, "process", SimpleNamespace(spread=counting))
+    monkeypatch.setattr(subindexes, "_MANY", 2)
+    monkeypatch.setattr(subindexes, "_FEW", 2)
+    with house.locked(), house.transaction():
+        settle(house, fresh=True)
+    assert spread == 3
+    assert {path: path.read_bytes() for path in house.root.rglob("*") if path.is_file()} == once
 
 
 DOCUMENTS = ("index.html", "releases.json", "simple/sgl-kernel/index.html", "simple/sgl-kernel/index.json")

@@ -10,28 +10,21 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from sglwheel import __version__, files
+from sglwheel import __version__
+from sglwheel.wheelhouse import subindexes
+from sglwheel.wheelhouse.anchors import SPLIT, anchor, project_frame, quoted
 from sglwheel.wheelhouse.documents import Document, write_changed
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.lines import ANYWHERE, Lines
-from sglwheel.wheelhouse.noted import Note, Notes
-from sglwheel.wheelhouse.record import Record, rivals
+from sglwheel.wheelhouse.noted import Notes
+from sglwheel.wheelhouse.record import Record
 from sglwheel.wheelhouse.rendering import listing, render, template
 from sglwheel.wheelhouse.wheelfile import release_id
-
-_SPLIT = "@releases@"
-# From here on one sync of everything costs less than several for each release.
-_MANY = 100
-_WRITERS = 4
-_quoted = functools.lru_cache(maxsize=4096)(quote)
 
 
 def derive(house: Wheelhouse, notes: Notes, *, fresh: bool = False) -> list[Record]:
@@ -48,7 +41,7 @@ def derive(house: Wheelhouse, notes: Notes, *, fresh: bool = False) -> list[Reco
         house.stamp.unlink(missing_ok=True)
         changed = sorted(map(house.read, house.ids()), key=Record.order)
     whole = not house.stamp.is_file()
-    _subindexes(house, changed, notes, durable=len(changed) < _MANY)
+    subindexes.write(house, changed, notes)
     # The catalogue first: it decides whether the next refresh may splice, so it must not be behind the rest
     # while the journal still names what is missing there.
     _update([catalogue(house.root)], changed, house, notes, whole=whole)
@@ -79,10 +72,10 @@ def line_files(name: str, records: list[Record]) -> dict[str, str]:
         "simple/index.html": render("simple.html", projects=projects),
     }
     for project in projects:
-        head, tail = _project_frame(project)
+        head, tail = project_frame(project)
         # To where metadata lies beside the wheel, as these links promise; a bucket has the wheel only there.
         anchors = [
-            _anchor(record, f"../../../../builds/{record.id}/")
+            anchor(record, f"../../../../builds/{record.id}/")
             for record in records
             if record.project == project
         ]
@@ -141,25 +134,6 @@ def stamp() -> str:
     return digest.hexdigest()
 
 
-def _subindexes(house: Wheelhouse, records: Sequence[Record], notes: Notes, *, durable: bool) -> None:
-    def write(some: Sequence[Record]) -> None:
-        for record in some:
-            house.expose(record)
-            home, known = house.builds / record.id, notes.setdefault(record.id, Note()).files
-            for path, text in subindex(record).items():
-                write_changed(home / path, text, durable=durable)
-                known[path] = files.digest(text)
-
-    if durable:
-        write(records)
-        files.sync_directory(house.root)
-        return
-    # Tens of thousands of small files: while one waits for the file system, another renders.
-    with ThreadPoolExecutor(_WRITERS) as pool:
-        list(pool.map(write, (records[start : start + _MANY] for start in range(0, len(records), _MANY))))
-    os.sync()
-
-
 def _project_list(house: Wheelhouse) -> None:
     simple = house.root / "simple"
     projects = sorted(path.name for path in simple.iterdir() if path.is_dir()) if simple.is_dir() else []
@@ -167,43 +141,6 @@ def _project_list(house: Wheelhouse) -> None:
     text = json.dumps({"meta": {"api-version": "1.1"}, "projects": names}, indent=0) + "\n"
     write_changed(simple / "index.json", text)
     write_changed(simple / "index.html", render("simple.html", projects=projects))
-
-
-def subindex(record: Record) -> dict[str, str]:
-    """The files of `builds/<id>/` that let flat and simple clients see exactly one release.
-
-    The link in them never changes; the words around it follow the release's life.
-    """
-    head, tail = _project_frame(record.project)
-    return {
-        "index.html": _build_page(record),
-        "requirements.txt": Lines(record, ANYWHERE).requirements,
-        f"simple/{record.project}/index.html": "\n".join(
-            [head, *([] if record.removed else [_anchor(record, "../../")]), tail]
-        ),
-        "simple/index.html": _single(record.project),
-    }
-
-
-@functools.cache
-def subindex_names(project: str) -> frozenset[str]:
-    """The files that `subindex` renders for a release of this project."""
-    return frozenset({"index.html", "requirements.txt", f"simple/{project}/index.html", "simple/index.html"})
-
-
-def _build_page(record: Record) -> str:
-    return render(
-        "build.html",
-        record=record,
-        file=_quoted(record.filename),
-        lines=Lines(record, ANYWHERE),
-        rivals=", ".join(rivals(record)),
-    )
-
-
-@functools.cache
-def _single(project: str) -> str:
-    return render("simple.html", projects=[project])
 
 
 def catalogue(root: Path) -> Document:
@@ -251,8 +188,8 @@ def simple_documents(root: Path, project: str) -> tuple[Document, Document]:
         ),
         Document(
             directory / "index.html",
-            line=lambda record: None if record.removed else _anchor(record, f"../../builds/{record.id}/"),
-            frame=lambda _: _project_frame(project),
+            line=lambda record: None if record.removed else anchor(record, f"../../builds/{record.id}/"),
+            frame=lambda _: project_frame(project),
             holds=holds,
         ),
     )
@@ -265,17 +202,17 @@ def page(root: Path, lines: Iterable[Any] = ()) -> Document:
     def line(record: Record) -> str | None:
         if record.removed:
             return None
-        text = row.render(record=record, href=f"builds/{record.id}/{_quoted(record.filename)}")
+        text = row.render(record=record, href=f"builds/{record.id}/{quoted(record.filename)}")
         return "".join(part.strip() for part in text.splitlines())
 
-    head, _, tail = render("page.html", split=_SPLIT, lines=list(lines)).partition(_SPLIT)
+    head, _, tail = render("page.html", split=SPLIT, lines=list(lines)).partition(SPLIT)
     return Document(root / "index.html", line, lambda _: (head, tail), newest_first=True)
 
 
 def _entry(record: Record) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "filename": record.filename,
-        "url": f"../../builds/{record.id}/{_quoted(record.filename)}",
+        "url": f"../../builds/{record.id}/{quoted(record.filename)}",
         "hashes": {"sha256": record.sha256},
         "size": record.size,
         "upload-time": record.published.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -283,34 +220,3 @@ def _entry(record: Record) -> dict[str, Any]:
         "yanked": record.yanked if record.yanked is not None else False,
     }
     return entry | ({"requires-python": record.requires_python} if record.requires_python else {})
-
-
-def _anchor(record: Record, base: str) -> str:
-    """The release's link in a simple index; each has two, which differ in where the wheel lies from there."""
-    before, after = _anchor_parts(
-        record.filename, record.sha256, record.metadata_sha256, record.requires_python, record.yanked
-    )
-    return f"{before}{base}{after}"
-
-
-@functools.lru_cache(maxsize=1 << 15)
-def _anchor_parts(
-    filename: str, sha256: str, metadata_sha256: str, requires_python: str | None, yanked: str | None
-) -> tuple[str, str]:
-    text = render(
-        "anchor.html",
-        href=f"{_SPLIT}{_quoted(filename)}",
-        filename=filename,
-        sha256=sha256,
-        metadata_sha256=metadata_sha256,
-        requires_python=requires_python,
-        yanked=yanked,
-    )
-    before, _, after = text.partition(_SPLIT)
-    return before, after
-
-
-@functools.cache
-def _project_frame(project: str) -> tuple[str, str]:
-    head, _, tail = render("project.html", project=project, split=_SPLIT).partition(_SPLIT)
-    return head, tail

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from sglwheel import files
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
-from sglwheel.wheelhouse import index
+from sglwheel.wheelhouse import subindexes
 from sglwheel.wheelhouse.facts import facts
 from sglwheel.wheelhouse.house import Wheelhouse, unusable
 from sglwheel.wheelhouse.links import copy_synced
@@ -134,7 +134,7 @@ def _fill(staged: Path, wheel: WheelFile, record: Record, results: Mapping[str, 
     for kind, value in results.items():
         text = json.dumps({"wheel_sha256": record.sha256, kind: _plain(value)}, indent=1, sort_keys=True)
         _write(staged / f"{wheel.filename}.{kind}.json", text.encode() + b"\n")
-    for path, text in index.subindex(record).items():
+    for path, text in subindexes.subindex(record).items():
         _write(staged / path, text.encode())
     files.sync_directory(staged)
 

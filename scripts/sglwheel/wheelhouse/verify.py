@@ -11,7 +11,7 @@ from typing import Any
 
 from sglwheel import files, programs
 from sglwheel.errors import WheelhouseError
-from sglwheel.wheelhouse import index, noted, pointers, results
+from sglwheel.wheelhouse import index, noted, pointers, results, subindexes
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.mending import mend
 from sglwheel.wheelhouse.noted import Notes
@@ -181,9 +181,9 @@ class _Look:
     def _subindex(self, home: str, record: Record) -> Iterator[Finding]:
         known = self.notes[record.id].files if record.id in self.notes else {}
         as_noted = {name for name, sha256 in known.items() if _is(f"{home}/{name}", sha256)}
-        if as_noted >= index.subindex_names(record.project):
+        if as_noted >= subindexes.subindex_names(record.project):
             return
-        for name, text in index.subindex(record).items():
+        for name, text in subindexes.subindex(record).items():
             if not _is(f"{home}/{name}", files.digest(text)):
                 yield self._finding("derived", f"{home}/{name}", self.unlike)
 
