@@ -8,9 +8,10 @@ editor; what was changed on purpose is found by comparing with the stores and re
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,8 @@ def _update(
     # Two builds of one recipe may resolve at the same time; the lock of the lock is no part of recipes/.
     guard = files.cache_directory(layout.cache) / "locks" / f"{recipe_id}.source.lock"
     with files.locked(guard, failure=SourceError, what=f"the lock of {recipe_id}"):
-        before = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+        old = path.read_text("utf-8") if path.is_file() else ""
+        before = tomllib.loads(old)
         data = {**before, **tables}
         own: dict[str, Any] = dict(data.get("lock", {}))
         own["files"] = dict(sorted({**own.get("files", {}), **(hashes or {})}.items()))
@@ -138,7 +140,9 @@ def _update(
         if data == before:
             return False
         document = tomlkit.document()
-        document.add(tomlkit.comment(_HEADER))
+        # What people wrote at the top stays.
+        for line in dict.fromkeys((f"# {_HEADER}", *_opening(old))):
+            document.add(tomlkit.comment(line.removeprefix("#").strip()))
         # Tables of other versions stay, before our own last one.
         for key in dict.fromkeys(("upstream", "source", *data)):
             if key in data and key != "lock":
@@ -156,3 +160,10 @@ def _damaged(error: Exception, layout: Layout, recipe_id: str) -> SourceError:
         where={"file": layout.relative(path_of(layout, recipe_id))},
         next=f"restore it from git, or make it anew: sglwheel lock {recipe_id}",
     )
+
+
+def _opening(text: str) -> Iterator[str]:
+    """The comments above a lock's first table."""
+    for line in itertools.takewhile(lambda line: not line or line.startswith("#"), text.splitlines()):
+        if line:
+            yield line
