@@ -113,7 +113,7 @@ def test_options_and_compilers_that_changed_are_named(
     assert why == {"the same as before: the entry is gone"}
 
 
-@pytest.mark.parametrize("text", ["redis", "s4://bucket", "redis://", "on", "http://a b"])
+@pytest.mark.parametrize("text", ["redis", "s4://bucket", "redis://", "s3://", "on", "http://a b"])
 def test_what_is_no_cache_is_refused(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGLWHEEL_COMPILER_CACHE", text)
     with pytest.raises(UsageError, match="compiler cache"):
@@ -281,22 +281,15 @@ def test_without_its_secret_the_gate_gives_nothing(
         gate.close()
 
 
-@pytest.mark.parametrize(
-    ("url", "says"), [("s3://objects", "does not answer"), ("s3://", "a compiler cache in a bucket cannot")]
-)
-def test_a_bucket_that_is_not_there_costs_one_warning_or_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str, says: str
+def test_a_bucket_whose_server_is_down_costs_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in bucketserver.variables("http://127.0.0.1:1").items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("SGLWHEEL_COMPILER_CACHE", url)
-    if url == "s3://":
-        with pytest.raises(UsageError):
-            World(tmp_path).build()
-        return
+    monkeypatch.setenv("SGLWHEEL_COMPILER_CACHE", "s3://objects")
     built = World(tmp_path).build()
     (warning,) = warnings(capsys.readouterr().err)
-    assert says in warning
+    assert "s3://objects does not answer" in warning
     assert report(built)["misses"] == UNITS
 
 
