@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import tlsworld
+
 _BACKEND = (
     "git -c safe.directory=* -c uploadpack.allowFilter=true -c uploadpack.allowAnySHA1InWant=true"
     " http-backend"
@@ -21,7 +23,7 @@ _BACKEND = (
 class GitServer:
     """Serves the repositories below `root`; `faults` are what goes wrong with the next packs, in turn.
 
-    `500` refuses, `cut` ends in the middle, `stall` sends nothing for a while, `flip` changes a byte.
+    A status refuses, `cut` ends in the middle, `stall` sends nothing for a while, `flip` changes a byte.
     """
 
     root: Path
@@ -29,6 +31,8 @@ class GitServer:
     login: str = ""
     """`user:password` that is asked for; all are welcome if it is empty."""
     packs: int = 0
+    tls: tuple[Path, Path] | None = None
+    """Certificate and key."""
 
     def __enter__(self) -> GitServer:
         own = self
@@ -44,6 +48,8 @@ class GitServer:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        if self.tls is not None:
+            tlsworld.serve(self.server, *self.tls)
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
@@ -52,7 +58,7 @@ class GitServer:
         self.server.server_close()
 
     def url(self, name: str, who: str = "") -> str:
-        return f"http://{who}127.0.0.1:{self.server.server_port}/{name}"
+        return f"{'http' if self.tls is None else 'https'}://{who}127.0.0.1:{self.server.server_port}/{name}"
 
     def answer(self, to: BaseHTTPRequestHandler) -> None:
         path, _, query = to.path.partition("?")
@@ -90,8 +96,8 @@ class GitServer:
         if b"PACK" in content:
             self.packs += 1
             fault = self.faults.pop(0) if self.faults else ""
-        if fault == "500":
-            status, content = 500, b""
+        if fault.isdecimal():
+            status, content = int(fault), b""
         to.send_response(status)
         for name, value in fields.items():
             to.send_header(name, value)

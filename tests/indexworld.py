@@ -5,14 +5,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import os
+import socket
+import struct
 import threading
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import quote, unquote
 
+import tlsworld
 from sglwheel.mirrors import Mirrors
 
 NIGHTLY = "/whl/nightly/cu130"
@@ -62,13 +67,15 @@ def torch(version: str, *, tag: str = TORCH_TAG, cuda: str = "13.0") -> tuple[st
 class Index:
     """A server; `projects` maps a page to its files, `faults` a path to what goes wrong there, in turn.
 
-    With `login` (`user:password`) it serves nobody else.
+    With `login` (`user:password`) it serves nobody else, with `tls` (certificate, key) over TLS alone. A
+    fault is `truncated`, `wrong`, `slow`, `silent`, `reset`, or a status with what Retry-After should say.
     """
 
     projects: dict[str, dict[str, bytes]] = field(default_factory=dict)
     faults: dict[str, list[str]] = field(default_factory=dict)
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     login: str = ""
+    tls: tuple[Path, Path] | None = None
 
     def __enter__(self) -> Index:
         index = self
@@ -86,6 +93,8 @@ class Index:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        if self.tls is not None:
+            tlsworld.serve(self.server, *self.tls)
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
@@ -95,7 +104,8 @@ class Index:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}"
+        scheme = "https" if self.tls is not None else "http"
+        return f"{scheme}://127.0.0.1:{self.server.server_port}"
 
     @property
     def mirrors(self) -> Mirrors:
@@ -134,23 +144,32 @@ class Index:
         if self.login and to.headers.get("Authorization") != expected:
             self._send(to, b"", "text/plain", status=401)
             return
+        faults = self.faults.get(path, [])
+        fault = faults.pop(0) if faults else ""
+        status, _, after = fault.partition(" ")
+        if status.isdecimal():
+            self._send(to, b"", "text/plain", status=int(status), after=after)
+            return
+        if fault == "reset":
+            # Closed without lingering: the peer gets a reset.
+            to.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            os.close(to.connection.detach())
+            to.close_connection = True
+            return
         if path in self.projects:
             self._send(to, self._page(path), "text/html")
             return
         content = self._file(path)
         if content is None:
             self._send(to, b"", "text/plain", status=404)
-            return
-        faults = self.faults.get(path, [])
-        fault = faults.pop(0) if faults else ""
-        if fault == "500":
-            self._send(to, b"", "text/plain", status=500)
         elif fault == "truncated":
             self._send(to, content, "application/zip", stop=len(content) // 2)
         elif fault == "wrong":
             self._send(to, content[:-1] + b"?", "application/zip")
         elif fault == "slow":
             self._send(to, content, "application/zip", stop=len(content) // 2, pause=3.0)
+        elif fault == "silent":
+            self._send(to, content, "application/zip", stop=0, pause=3.0)
         else:
             self._send(to, content, "application/zip")
 
@@ -178,6 +197,7 @@ class Index:
         status: int = 200,
         stop: int | None = None,
         pause: float = 0.0,
+        after: str = "",
     ) -> None:
         span = to.headers.get("Range", "")
         start, end = 0, len(content)
@@ -191,6 +211,8 @@ class Index:
         to.send_header("Content-Type", kind)
         to.send_header("Accept-Ranges", "bytes")
         to.send_header("Content-Length", str(len(body)))
+        if after:
+            to.send_header("Retry-After", after)
         if status == 401:
             to.send_header("WWW-Authenticate", 'Basic realm="index"')
         if status == 206:

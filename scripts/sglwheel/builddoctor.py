@@ -13,10 +13,10 @@ from pathlib import Path
 
 import httpx
 
-from sglwheel import process
+from sglwheel import network, process
 from sglwheel.build.limits import Host
 from sglwheel.console import format_bytes
-from sglwheel.errors import SglwheelError, ToolchainError
+from sglwheel.errors import SglwheelError, ToolchainError, UsageError
 from sglwheel.files import Layout, cache_directory
 from sglwheel.mirrors import Mirrors, local_path, redacted
 from sglwheel.nodedoctor.diagnosis import Finding
@@ -149,10 +149,13 @@ def _served_clock(mirrors: Mirrors, remedy: str) -> Finding:
             continue
         try:
             # An answer of any kind has a date.
-            date = httpx.head(f"{place}/", timeout=5, follow_redirects=True).headers.get("Date", "")
+            answer = httpx.head(f"{place}/", timeout=5, follow_redirects=True, verify=network.tls())
+            date = answer.headers.get("Date", "")
             off = email.utils.parsedate_to_datetime(date).timestamp() - time.time()
         except (httpx.HTTPError, httpx.InvalidURL, ValueError):
             continue
+        except UsageError as error:
+            return Finding("certificates", "failed", error.what, error.next or "")
         if abs(off) > _CLOCK_SECONDS:
             return Finding("clock", "failed", f"{shown}, {abs(off):.0f} s off {redacted(place)}'s", remedy)
         return Finding("clock", "passed", f"{shown}, as {redacted(place)} has it")

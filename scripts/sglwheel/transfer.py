@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import tenacity
 
+from sglwheel import network
 from sglwheel.errors import SglwheelError, SourceError
 from sglwheel.mirrors import local_path, redacted
 
-ATTEMPTS = 4
-WAIT = tenacity.wait_random_exponential(multiplier=0.5, max=10)
 # A server that is silent for so many seconds, or sends less than so many bytes in them, is not there.
 PATIENCE = 60.0
 _FLOOR = 10_000
@@ -32,8 +30,8 @@ class Delivery:
     received: int
 
 
-class _TransientError(Exception):
-    """A failure that may be over in a moment."""
+class _StalledError(Exception):
+    """A server that sends next to nothing."""
 
 
 def fetch(
@@ -57,11 +55,11 @@ def fetch(
     part.parent.mkdir(parents=True, exist_ok=True)
     if not resume:
         part.unlink(missing_ok=True)
-    for candidate in candidates:
+    for left, candidate in zip(range(len(candidates) - 1, -1, -1), candidates, strict=True):
         for _ in range(2):
             had = part.stat().st_size if part.is_file() else 0
             try:
-                received = _get(candidate, part, on_bytes)
+                received = _get(candidate, part, on_bytes, last=not left)
                 try:
                     check(part)
                 except SourceError:
@@ -82,21 +80,20 @@ def fetch(
     )
 
 
-def _get(candidate: str, part: Path, on_bytes: OnBytes | None) -> int:
+def _get(candidate: str, part: Path, on_bytes: OnBytes | None, *, last: bool) -> int:
     local = local_path(candidate)
     if local is not None:
         if not local.is_file():
             raise SourceError("no such file")
         shutil.copyfile(local, part)
         return part.stat().st_size
-    received = 0
+    received = seen = 0
 
-    @tenacity.retry(
-        retry=tenacity.retry_if_exception_type((httpx.TransportError, _TransientError)),
-        stop=tenacity.stop_after_attempt(ATTEMPTS),
-        wait=WAIT,
-        reraise=True,
-    )
+    def moved() -> bool:
+        nonlocal seen
+        more, seen = received - seen, received
+        return more >= _FLOOR
+
     def attempt() -> None:
         nonlocal received
         for count in _stream(candidate, part):
@@ -104,11 +101,11 @@ def _get(candidate: str, part: Path, on_bytes: OnBytes | None) -> int:
             if on_bytes is not None:
                 on_bytes(count)
 
+    passing = (httpx.TransportError, _StalledError)
     try:
-        attempt()
-    except (httpx.HTTPError, httpx.InvalidURL, _TransientError) as error:
-        reason = str(error).replace(candidate, redacted(candidate)) or type(error).__name__
-        raise SourceError(reason) from None
+        network.retrying(passing, last=last, moved=moved)(attempt)
+    except (httpx.HTTPError, httpx.InvalidURL, network.RefusedError, _StalledError) as error:
+        raise SourceError(network.words(error).replace(candidate, redacted(candidate))) from None
     return received
 
 
@@ -116,14 +113,13 @@ def _stream(candidate: str, part: Path) -> Iterator[int]:
     had = part.stat().st_size if part.is_file() else 0
     # Encoded content could not be continued in the middle, and would not have the bytes of its hash.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={had}-"} if had else {})
-    with httpx.stream("GET", candidate, headers=headers, follow_redirects=True, timeout=PATIENCE) as response:
+    client = httpx.Client(verify=network.tls(), timeout=PATIENCE, follow_redirects=True)
+    with client, client.stream("GET", candidate, headers=headers) as response:
         status = response.status_code
         if had and status == 416:
             return  # there is no more: the check judges
-        if status >= 500 or status in (408, 429):
-            raise _TransientError(f"HTTP {status}")
         if status not in (200, 206):
-            raise SourceError(f"HTTP {status}")
+            raise network.refusal(status, response.headers)
         started, inside = time.monotonic(), 0
         with part.open("ab" if status == 206 else "wb") as stream:
             for chunk in response.iter_raw():
@@ -132,5 +128,5 @@ def _stream(candidate: str, part: Path) -> Iterator[int]:
                 yield len(chunk)
                 if time.monotonic() - started > PATIENCE:
                     if inside < _FLOOR:
-                        raise _TransientError(f"{inside} bytes in {PATIENCE:.0f} s")
+                        raise _StalledError(f"{inside} bytes in {PATIENCE:.0f} s")
                     started, inside = time.monotonic(), 0

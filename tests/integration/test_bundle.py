@@ -15,7 +15,7 @@ import tenacity
 
 import indexworld
 from indexworld import NIGHTLY, Index
-from sglwheel import pipeline, transfer, vendoring
+from sglwheel import network, pipeline, vendoring
 from sglwheel.bundle import Bundle
 from sglwheel.errors import SourceError, UsageError
 from sglwheel.files import Layout
@@ -57,7 +57,7 @@ print(patched.tree, *(one.content for one in found.sources),
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
-    monkeypatch.setattr(transfer, "WAIT", tenacity.wait_none())
+    monkeypatch.setattr(network, "WAIT", tenacity.wait_none())
     world = World(tmp_path / "one")
     lib = world.repository(LIB)
     wanted = lib.commit({"include/lib.h": "#pragma once\n", "LICENSE": "MIT", "docs/big.txt": "x" * 50_000})

@@ -20,7 +20,7 @@ import tomlkit
 
 import indexworld
 from indexworld import NIGHTLY, PYPI, Index
-from sglwheel import files, recipe, source, transfer
+from sglwheel import files, network, recipe, source
 from sglwheel.errors import SourceError, ToolchainError, UsageError
 from sglwheel.locks import findings, locking
 from sglwheel.locks.findings import Finding
@@ -99,7 +99,7 @@ class Locked:
 @pytest.fixture
 def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Locked]:
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
-    monkeypatch.setattr(transfer, "WAIT", tenacity.wait_none())
+    monkeypatch.setattr(network, "WAIT", tenacity.wait_none())
     world = World(tmp_path)
     up = world.repository(UPSTREAM)
     commit = up.commit({"kernel/CMakeLists.txt": "", "LICENSE": "MIT"})

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 import indexworld
 from indexworld import NIGHTLY, PYPI, RELEASE, Index
-from sglwheel import files, process, recipe, toolchain, transfer
+from sglwheel import files, network, process, recipe, toolchain, transfer
 from sglwheel.errors import ToolchainError, UsageError
 from sglwheel.files import Layout
 from sglwheel.locks import torchchoice
@@ -53,7 +53,7 @@ imports = ["x"]
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Index]:
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-1"))
-    monkeypatch.setattr(transfer, "WAIT", tenacity.wait_none())
+    monkeypatch.setattr(network, "WAIT", tenacity.wait_none())
     with Index() as made:
         made.tools()
         made.add(PYPI, "torch", indexworld.torch("2.12.0"))

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from pypi_simple import PyPISimple
 
+import tlsworld
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.wheelhouse import Lines, Release, publish
@@ -185,25 +186,7 @@ def run_uv(*words: str) -> None:
 
 
 def test_tls(release: Release, tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=localhost"
-    subprocess.run(
-        [
-            "openssl",
-            *words.split(),
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-            # uv takes no certificate that may also sign others.
-            "-addext",
-            "basicConstraints=critical,CA:FALSE",
-            "-keyout",
-            key,
-            "-out",
-            certificate,
-        ],
-        check=True,
-        capture_output=True,
-    )
+    certificate, key = tlsworld.certificate(tmp_path)
     with running(Service(release.root, certificate=certificate, key=key)) as url:
         context = ssl.create_default_context(cafile=str(certificate))
         assert httpx.get(f"{url}/index.html", verify=context).status_code == 200

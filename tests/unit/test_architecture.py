@@ -15,7 +15,7 @@ LAYERS: dict[str, int] = {
     for layer, names in enumerate(
         [
             "errors",
-            "console process files types",
+            "console process files types network",
             "recipe git mirrors sample transfer buckets bundle uptodate",
             "series",
             "source patching",

@@ -184,6 +184,7 @@ def environment(*, user_config: bool = False) -> dict[str, str]:
     settings = dict(_ALWAYS)
     first = 0
     if user_config:
+        env |= _authorities(env)
         first = int(env.get("GIT_CONFIG_COUNT") or 0)
     else:
         env |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1"}
@@ -193,3 +194,17 @@ def environment(*, user_config: bool = False) -> dict[str, str]:
         env[f"GIT_CONFIG_VALUE_{index}"] = value
     env["GIT_CONFIG_COUNT"] = str(first + len(settings))
     return env
+
+
+def _authorities(env: Mapping[str, str]) -> dict[str, str]:
+    """SSL_CERT_FILE and SSL_CERT_DIR in git's own words, unless the user told git itself of certificates."""
+    words = {
+        own: env[standard]
+        for own, standard in (("GIT_SSL_CAINFO", "SSL_CERT_FILE"), ("GIT_SSL_CAPATH", "SSL_CERT_DIR"))
+        if env.get(standard)
+    }
+    if not words or "GIT_SSL_CAINFO" in env or "GIT_SSL_CAPATH" in env:
+        return {}
+    asked = ["git", "config", "--get-regexp", r"^http\.(.*\.)?sslca(info|path)$"]
+    told = process.run(asked, failure=UsageError, env=env, accept=range(256)).stdout
+    return {} if told else words

@@ -27,13 +27,18 @@ _ANY_STATUS = range(-64, 256)
 _LASTING = re.compile(
     r"not our ref|no such remote ref|couldn't find remote ref|unadvertised object|terminal prompts disabled"
     r"|authentication failed|permission denied|not appear to be a git repository|no such file or directory"
-    r"|not found|error: 40[134]",
+    r"|certificate (verif|problem|subject)|not found|error: 40[1347]|(code|response) 407",
     re.IGNORECASE,
 )
 _DAMAGED = "sent something else than this id, or damaged data"
 _REASONS = (
     (r"not our ref|no such remote ref|couldn't find remote ref|unadvertised object", "does not have it"),
     (r"terminal prompts disabled|authentication failed|permission denied", "not found, or not for us"),
+    (
+        r"certificate (verif|problem|subject)",
+        "its certificate is not trusted; SSL_CERT_FILE or git's http.sslCAInfo names a file with your own CA",
+    ),
+    (r"error: 407|(code|response) 407", "the proxy wants a name and a password"),
     (r"hash mismatch|corrupt|did not send all necessary|bad object|missing (blob|tree|commit)", _DAMAGED),
     (r"inflate|invalid sha1|unable to parse|bad tree|premature end of pack|unresolved deltas", _DAMAGED),
     (r"not appear to be a git repository|no such file or directory|not found", "no repository there"),

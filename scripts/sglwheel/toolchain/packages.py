@@ -129,10 +129,11 @@ def install(
             argv, failure=ToolchainError, log=log, env=uvtool.environment(), on_line=follow
         )
     if finished.returncode != 0:
+        said = finished.stdout.strip()[-1500:]
         raise ToolchainError(
             f"{title}: uv failed ({process.describe_status(finished.returncode)})",
-            where={"says": finished.stdout.strip()[-1500:]},
-            next="check the network, or point uv to your mirror (UV_DEFAULT_INDEX)",
+            where={"says": said},
+            next=uvtool.remedy(said, "check the network, or point uv to your mirror (UV_DEFAULT_INDEX)"),
             log=log,
         )
 

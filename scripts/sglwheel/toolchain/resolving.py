@@ -79,7 +79,9 @@ def resolve(
                 "from": index or ("PyPI" if public else "this host's indexes"),
                 "says": "\n".join(says) or "no index may be asked: the network is switched off",
             },
-            next="check the versions in the recipe (or --torch), and the network",
+            next=uvtool.remedy(
+                "\n".join(says), "check the versions in the recipe (or --torch), and the network"
+            ),
         )
     body = _SDIST.sub("", _FOREIGN.sub("", done.stdout))
     body = _URL.sub(lambda match: f'{match[1]}"{redacted(mirrors.original(match[2]))}"', body)

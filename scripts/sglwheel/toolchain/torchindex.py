@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import packaging.tags
 import pypi_simple
@@ -16,9 +17,8 @@ from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 from pypi_simple import DistributionPackage, ProjectPage, PyPISimple
-from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
 
+from sglwheel import network
 from sglwheel.errors import ToolchainError, UsageError
 from sglwheel.mirrors import Mirrors, local_path, redacted
 from sglwheel.types import CudaLine, parse_torch_version
@@ -26,6 +26,7 @@ from sglwheel.types import CudaLine, parse_torch_version
 PYPI = "https://pypi.org/simple"
 PYTORCH = "https://download.pytorch.org/whl"
 _PATIENCE = 60
+_PASSING = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
 _NIGHTLY = re.compile(r"nightly(?::(\d{4})-?(\d\d)-?(\d\d))?")
 
 
@@ -85,7 +86,8 @@ def offers(
         try:
             listed = future.result()
         except ToolchainError as error:
-            silent[index] = "; ".join(error.where.values()) or error.what
+            told = (why if place == index else f"{place}: {why}" for place, why in error.where.items())
+            silent[index] = "\n".join(told) or error.what
             continue
         for package in listed:
             if offer := _offer(package, index, tags):
@@ -99,17 +101,19 @@ def page(index: str, project: str, mirrors: Mirrors) -> Sequence[DistributionPac
     Raises ToolchainError naming every place that was asked.
     """
     failures: dict[str, str] = {}
-    for candidate in mirrors.candidates(index):
+    candidates = mirrors.candidates(index)
+    for candidate in candidates:
         try:
-            return _ask(candidate, project)
+            return _ask(candidate, project, last=candidate == candidates[-1])
         except (
             requests.RequestException,
+            network.RefusedError,
             OSError,
             UnicodeError,
             pypi_simple.UnsupportedRepoVersionError,
             pypi_simple.UnsupportedContentTypeError,
         ) as error:
-            text = str(error).replace(candidate, redacted(candidate))
+            text = network.words(error).replace(candidate, redacted(candidate))
             failures[redacted(candidate)] = text[:300] or type(error).__name__
     raise ToolchainError(
         f"no index answers for {project}",
@@ -190,36 +194,47 @@ def _nowhere(
             f"{offer.version}" + (f" of {offer.day}" if offer.day else "") + f"  {offer.index}"
             for offer in nearest
         )
-    elif not offered:
+    elif not offered and not silent:
         where["offered"] = "nothing for this Python and platform"
     where |= {f"no answer from {index}": why for index, why in silent.items()}
-    best = nearest[0].public if nearest else None
+    remedy = f"sglwheel torch list --cuda {line}"
+    if nearest:
+        remedy = f"sglwheel pin <recipe> --torch {nearest[0].public}"
+    elif silent and not offered:
+        remedy = f"name a mirror: SGLWHEEL_MIRRORS='{PYTORCH}=<url or directory>'"
     return ToolchainError(
         what,
         where=where,
-        next=f"sglwheel pin <recipe> --torch {best}" if best else f"sglwheel torch list --cuda {line}",
+        next=remedy,
     )
 
 
-def _ask(candidate: str, project: str) -> Sequence[DistributionPackage]:
+class _Session(requests.Session):
+    """Requests with the certificates that all other clients have: it knows SSL_CERT_FILE by other names."""
+
+    def merge_environment_settings(self, *words: Any, **named: Any) -> Any:
+        settings = super().merge_environment_settings(*words, **named)
+        return settings | {"verify": network.trusted() or settings["verify"]}
+
+
+def _ask(candidate: str, project: str, *, last: bool) -> Sequence[DistributionPackage]:
     local = local_path(candidate)
     if local is not None:
         return _from_directory(local, project)
-    with requests.Session() as session:
-        retry = Retry(
-            total=4,
-            backoff_factor=0.3,
-            status_forcelist=(408, 429, 500, 502, 503, 504),
-            raise_on_status=False,
-        )
-        for scheme in ("http://", "https://"):
-            session.mount(scheme, HTTPAdapter(max_retries=retry))
+    with _Session() as session:
         client = PyPISimple(endpoint=candidate, session=session)
-        try:
-            found = client.get_project_page(project, timeout=_PATIENCE)
-        except pypi_simple.NoSuchProjectError:
-            return ()
-    return found.packages
+
+        def attempt() -> Sequence[DistributionPackage]:
+            try:
+                return client.get_project_page(project, timeout=_PATIENCE).packages
+            except pypi_simple.NoSuchProjectError:
+                return ()
+            except requests.HTTPError as error:
+                if error.response is None:
+                    raise
+                raise network.refusal(error.response.status_code, error.response.headers) from None
+
+        return network.retrying(_PASSING, last=last)(attempt)
 
 
 def _from_directory(root: Path, project: str) -> Sequence[DistributionPackage]:

@@ -45,3 +45,12 @@ def has_own_index() -> bool:
         for key in environment()
         if key.startswith("UV_")
     )
+
+
+def remedy(said: str, otherwise: str) -> str:
+    """What to do about uv's complaint: it names neither the variable of certificates nor the proxy's."""
+    if re.search("certificate|UnknownIssuer", said):
+        return "SSL_CERT_FILE names a file with your own CA (UV_SYSTEM_CERTS=1 takes this host's)"
+    if re.search("proxy|407", said, re.IGNORECASE):
+        return "the proxy wants a name and a password: HTTPS_PROXY=http://<name>:<password>@<proxy>"
+    return otherwise
