@@ -126,9 +126,9 @@ def sha256_once(path: Path) -> str:
     return _READ[key]
 
 
-def digest(text: str) -> str:
+def digest(text: str | bytes) -> str:
     """The SHA-256 of a text, in hex."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
 
 
 def link(source: Path, target: Path) -> None:

@@ -54,18 +54,24 @@ def fill(base: Path, releases: int, size: int) -> Wheelhouse:
     return house
 
 
-def bare(house: Wheelhouse) -> None:
-    """Leave of a wheelhouse only the releases themselves."""
-    for path in house.root.iterdir():
-        if path == house.builds:
-            continue
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+def bare(house: Wheelhouse, aside: Path | None = None) -> None:
+    """Leave of a wheelhouse only the releases themselves; the rest is moved to `aside`, or deleted.
+
+    It matters which: for minutes ext4 gives nobody the inode of a file that was just deleted, but looks at
+    all of them for each new file (`recently_deleted` in fs/ext4/ialloc.c).
+    """
+    if aside is not None:
+        aside.mkdir(parents=True)
+    derived = [path for path in house.root.iterdir() if path != house.builds]
     for home in house.builds.iterdir():
-        for path in home.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif not path.name.endswith(_GIVEN):
-                path.unlink()
+        derived += [path for path in home.iterdir() if path.is_dir() or not path.name.endswith(_GIVEN)]
+    for path in derived:
+        if aside is not None:
+            path.rename(aside / ",".join(path.relative_to(house.root).parts))
+        elif path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     os.sync()
 
 

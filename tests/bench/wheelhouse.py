@@ -64,13 +64,17 @@ class World:
 
 
 def from_scratch(world: World) -> None:
-    """Derive everything from the releases alone."""
+    """Derive everything from the releases alone: of a tree that came without it, and where it was deleted."""
     house = world.filled()
     taken = []
-    for _ in range(3):
-        bare(house)
-        taken.append(seconds(lambda: index(house)))
-    world.report.times(f"index of {len(house.ids())} releases, from scratch", taken, bar=20)
+    with tempfile.TemporaryDirectory(prefix="bench-aside-", dir=world.base) as aside:
+        for number in range(3):
+            bare(house, Path(aside, str(number)))
+            taken.append(seconds(lambda: index(house)))
+    count = len(house.ids())
+    world.report.times(f"index of {count} releases, from scratch", taken, bar=20)
+    bare(house)
+    world.report.times("the same, where all of it was just deleted", [seconds(lambda: index(house))])
 
 
 def one_more(world: World) -> None:

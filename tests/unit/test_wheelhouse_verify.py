@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -15,7 +16,7 @@ import pytest
 from sglwheel import process
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
-from sglwheel.wheelhouse import Release, Wheelhouse, pointers, publish, subindexes
+from sglwheel.wheelhouse import Release, Wheelhouse, pointers, publish, shelving, subindexes
 from sglwheel.wheelhouse.documents import Document
 from sglwheel.wheelhouse.gc import Policy, collect
 from sglwheel.wheelhouse.life import yank
@@ -134,13 +135,61 @@ def test_a_great_index_written_by_several_interpreters_is_the_same(
         spread += len(pieces)
         return process.spread(function, pieces)
 
-    monkeypatch.setattr(subindexes, "process", SimpleNamespace(spread=counting))
-    monkeypatch.setattr(subindexes, "_MANY", 2)
-    monkeypatch.setattr(subindexes, "_FEW", 2)
+    monkeypatch.setattr(shelving, "process", SimpleNamespace(spread=counting))
+    monkeypatch.setattr(shelving, "_MANY", 2)
+    monkeypatch.setattr(shelving, "_FEW", 2)
     with house.locked(), house.transaction():
         settle(house, fresh=True)
     assert spread == 3
     assert {path: path.read_bytes() for path in house.root.rglob("*") if path.is_file()} == once
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_killed_at_any_instant_a_great_index_shows_no_half_file_and_is_finished_by_the_next_change(
+    house: Wheelhouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 4):
+        put(house, number)
+    whole = {path: path.read_bytes() for path in house.root.rglob("*") if path.is_file()}
+    monkeypatch.setattr(shelving, "_MANY", 2)
+    real = os.write
+    for instant in range(50):
+        for path in house.builds.glob("*/*"):
+            if path.name in ("index.html", "requirements.txt"):
+                path.unlink()
+            elif path.is_dir():
+                shutil.rmtree(path)
+        left = instant
+
+        def die_in_time(descriptor: int, data: bytes) -> int:
+            nonlocal left
+            if left == 0:
+                real(descriptor, data[: len(data) // 2])
+                raise Killed
+            left -= 1
+            return real(descriptor, data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", die_in_time)
+            try:
+                with house.locked(), house.transaction():
+                    settle(house, fresh=True)
+            except Killed:
+                pass
+            else:
+                break
+        for path in house.builds.rglob("*"):
+            if path.is_file() and not any(
+                part.startswith(".") for part in path.relative_to(house.root).parts
+            ):
+                assert path.read_bytes() == whole[path]
+        with house.locked(), house.transaction():
+            settle(house)
+        assert {path: path.read_bytes() for path in house.root.rglob("*") if path.is_file()} == whole
+    assert instant >= 12, "every file of every release was interrupted once"
 
 
 DOCUMENTS = ("index.html", "releases.json", "simple/sgl-kernel/index.html", "simple/sgl-kernel/index.json")

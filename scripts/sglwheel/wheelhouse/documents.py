@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,24 +77,13 @@ class Document:
         return f"{head}{self.opening}\n{self.separator.join(lines)}\n{self.closing}{tail}"
 
 
-def write_changed(path: Path, text: str | bytes, *, durable: bool = True) -> None:
+def write_changed(path: Path, text: str | bytes) -> None:
     """Write only what changed: an untouched file keeps its time, and with it caches of clients and mirrors.
 
-    Without `durable` the bytes are on the disk only after the caller's `os.sync()`.
+    `placing` does the same for many.
     """
     data = text.encode() if isinstance(text, str) else text
-    try:
+    with suppress(OSError):
         if files.read(path) == data:
             return
-    except OSError:
-        pass
-    if durable:
-        files.write_atomic(path, data)
-        return
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_bytes(data)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-    temporary.replace(path)
+    files.write_atomic(path, data)

@@ -14,8 +14,8 @@ from pathlib import Path
 from sglwheel.errors import WheelhouseError
 from sglwheel.recipe import Recipe
 from sglwheel.recipe.node import Node, Refusal, Sourced
-from sglwheel.wheelhouse.index import catalogue
 from sglwheel.wheelhouse.lines import Lines
+from sglwheel.wheelhouse.listings import catalogue
 from sglwheel.wheelhouse.record import Release
 from sglwheel.wheelhouse.rendering import render_text
 

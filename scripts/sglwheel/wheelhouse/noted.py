@@ -26,6 +26,7 @@ def key(record: bytes, stamp: str) -> str:
 class Note:
     """One release's, as of the record that `key` names."""
 
+    # Empty for the record that is written with the note.
     key: str = ""
     # Below `builds/<id>/`: relative path → SHA-256.
     files: dict[str, str] = field(default_factory=dict)
@@ -64,7 +65,8 @@ class Notes(dict[str, Note]):
         with path.open("w" if whole else "a", encoding="utf-8") as stream:
             for record in records:
                 note = self.get(record.id, Note())
-                row = [record.id, key(record.to_json().encode(), stamp), note.files, note.lines]
+                named = note.key or key(record.to_json().encode(), stamp)
+                row = [record.id, named, note.files, note.lines]
                 stream.write(json.dumps(row, separators=(",", ":")) + "\n")
 
     @classmethod

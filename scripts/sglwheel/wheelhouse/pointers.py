@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,9 @@ Generation = tuple[Version, int]
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 # Not `-next`: that is how people call a recipe, and two recipes then moved one pointer.
 _CANDIDATES = ".candidates"
+# Within a local version: PEP 440 reads all of them as a dot.
+_SEPARATOR = re.compile(r"[._-]")
+_version = functools.lru_cache(maxsize=1024)(Version)
 
 
 class Cell(BaseModel):
@@ -173,8 +177,8 @@ def _complete(
 
 def generation(record: Record) -> Generation:
     """`(0.3.21, 7)`: what one change of recipe or series produced, for every machine and torch."""
-    local = (record.parsed.local or "").split(".")
-    return Version(record.parsed.public), int(local[-1]) if local[-1].isdigit() else 0
+    build = _SEPARATOR.split(record.local)[-1]
+    return _version(record.public), int(build) if build.isdigit() else 0
 
 
 def promise(house: Wheelhouse, name: str, cells: Sequence[Cell]) -> Pointer:

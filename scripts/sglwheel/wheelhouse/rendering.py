@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +12,7 @@ import markupsafe
 from sglwheel import console
 
 # None of them is part of what escaping writes.
-_JOINT = re.compile(r"([+_.])(?=.)")
+_JOINTS = str.maketrans({joint: f"{joint}<wbr>" for joint in "+_."})
 
 
 def listing() -> list[str]:
@@ -40,7 +39,8 @@ def _label(id: str) -> str:
 
 def _breakable(text: str) -> markupsafe.Markup:
     """Lets a long version be broken where its parts meet, and not within a word."""
-    return markupsafe.Markup(_JOINT.sub(r"\1<wbr>", str(markupsafe.escape(text))))
+    escaped = str(markupsafe.escape(text))
+    return markupsafe.Markup(escaped[:-1].translate(_JOINTS) + escaped[-1:])
 
 
 def _asset(environment: jinja2.Environment, name: str) -> markupsafe.Markup:

@@ -13,11 +13,11 @@ def settle(house: Wheelhouse, *, fresh: bool = False) -> None:
     `fresh` reads and writes everything instead of what changed.
     """
     notes = Notes()
-    changed = index.derive(house, notes, fresh=fresh)
+    shelf = index.derive(house, notes, fresh=fresh)
     for pointer in pointers.heal(house, whole=not house.stamp.is_file()).values():
         if any(not house.read(id).available for id in pointer.members):
             pointers.retreat(house, pointer)
-    pointers.advance(house, changed)
+    pointers.advance(house, shelf.records)
     nodeprogram.write(house.root)
-    signing.resign(house, changed)
-    index.write_page(house, changed, pointers.load_all(house).values(), notes, fresh=fresh)
+    signing.resign(house, shelf.records)
+    index.write_page(house, shelf, pointers.load_all(house).values(), notes, fresh=fresh)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sglwheel import files, programs
 from sglwheel.errors import WheelhouseError
-from sglwheel.wheelhouse import index, noted, pointers, results, subindexes
+from sglwheel.wheelhouse import index, listings, noted, pointers, results, subindexes
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.mending import mend
 from sglwheel.wheelhouse.noted import Notes
@@ -240,7 +240,7 @@ class _Look:
         """Those of the documents with a line for each release that do not say what they should."""
         ordered = sorted(self.records.values(), key=Record.order)
         projects = sorted({record.project for record in ordered})
-        for document in index.documents(self.house, projects, lines):
+        for document in listings.documents(self.house.root, projects, lines):
             try:
                 there = document.path.read_bytes().decode()
             except (OSError, UnicodeDecodeError):
