@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from sglwheel.recipe import KernelRecipe, PythonRecipe, Recipe
 from sglwheel.release.releasing import stage
 from sglwheel.smoke import Environment
 from sglwheel.source import Checkout, Dependencies
+from sglwheel.source.fetched import FetchedSource
 from sglwheel.toolchain import packing as packers
 from sglwheel.toolchain import torchpin
 from sglwheel.toolchain.borrowed import Borrowed
@@ -111,6 +112,10 @@ class Kind(Protocol):
         """Build and finish. Raises the failing stage's error."""
         ...
 
+    def fetched(self, checkout: Checkout, patched: PatchedTree) -> Iterator[FetchedSource]:
+        """Have every source that `make` would fetch; the same one may come again. Raises SourceError."""
+        ...
+
 
 @dataclass(frozen=True)
 class Kernels:
@@ -165,12 +170,23 @@ class Kernels:
         self, checkout: Checkout, patched: PatchedTree, env: toolchain.BuildEnv
     ) -> tuple[ProofResult, ...]:
         recipe, layout = self.recipe, self.layout
+        return proving.check(recipe, self._series(), patched, env, layout, checkout, self._fetch)
 
-        def fetch(tree: Path) -> Dependencies:
-            return source.dependencies(tree, recipe, layout, self.mirrors, self.overrides, keep=False)
+    def fetched(self, checkout: Checkout, patched: PatchedTree) -> Iterator[FetchedSource]:
+        yield from source.dependencies(
+            patched, self.recipe, self.layout, self.mirrors, self.overrides
+        ).sources
+        yield from proving.sources(self.recipe, self._series(), patched, self.layout, checkout, self._fetch)
 
-        stack = series.load(layout, recipe.source.series, directory=recipe.source.directory)
-        return proving.check(recipe, stack, patched, env, layout, checkout, fetch)
+    def _fetch(self, tree: Path) -> Dependencies:
+        """What a tree fetches that no wheel is made of: the lock holds where it speaks of the same."""
+        return source.dependencies(
+            tree, self.recipe, self.layout, self.mirrors, self.overrides, refit=True, keep=False
+        )
+
+    def _series(self) -> series.Series:
+        wanted = self.recipe.source
+        return series.load(self.layout, wanted.series, directory=wanted.directory)
 
 
 @dataclass(frozen=True)
@@ -206,6 +222,9 @@ class PythonAlone:
             finished = finish.finish(built, recipe, patched, none, env, checkout, layout, tag=finish.pure_tag)
             console.detail(finished.path.name)
         return Made(checkout, patched, env, none, built, finished)
+
+    def fetched(self, checkout: Checkout, patched: PatchedTree) -> Iterator[FetchedSource]:
+        return iter(())
 
 
 def of(

@@ -19,7 +19,11 @@ from sglwheel.patching.proofs import ProofResult
 from sglwheel.recipe import KernelRecipe
 from sglwheel.series import Patch, Series
 from sglwheel.source import Dependencies
+from sglwheel.source.fetched import FetchedSource
 from sglwheel.toolchain import BuildEnv
+
+# Without its sources a tree cannot be configured, and nothing is known of the proof.
+_OPEN = (SourceError, PatchError, UsageError)
 
 
 def check(
@@ -37,12 +41,10 @@ def check(
     cannot be decided has `holds` None and says why. Answers are kept: the same patch in the same toolchain is
     asked once. Raises PatchError for what holds without its patch: it proves nothing.
     """
-    states = {state.name: state for state in patched.patches}
     results: list[ProofResult] = []
-    for patch in proofs.applied(stack, patched):
-        if any(proof.configured for proof in patch.proves) and not states[patch.name].forced:
-            job = _Job(recipe, patch, states[patch.name], env, layout, checkout, fetch)
-            results += job.known() or job.run()
+    for patch, state in _asked(stack, patched):
+        job = _Job(recipe, patch, state, env, layout, checkout, fetch)
+        results += job.known() or job.run()
     failed = [result for result in results if result.holds]
     if failed:
         where = {
@@ -57,6 +59,36 @@ def check(
             next="drop it, or correct the Proves trailer: sglwheel patch <recipe> --edit",
         )
     return tuple(results)
+
+
+def sources(
+    recipe: KernelRecipe,
+    stack: Series,
+    patched: PatchedTree,
+    layout: Layout,
+    checkout: Base,
+    fetch: Callable[[Path], Dependencies],
+) -> Iterator[FetchedSource]:
+    """What `check` would fetch beside the sources of the patched tree, some of it more than once.
+
+    What cannot be had leaves a proof undecided, here as there; a warning says so.
+    """
+    for patch, state in _asked(stack, patched):
+        try:
+            with proofs.without(checkout, state, layout, recipe) as path:
+                found = fetch(path)
+        except _OPEN as error:
+            console.warn(f"what only the tree without {patch.name} fetches cannot be had: {error.what}")
+        else:
+            yield from found.sources
+
+
+def _asked(stack: Series, patched: PatchedTree) -> Iterator[tuple[Patch, PatchState]]:
+    """The patches whose effect shows in a configured tree."""
+    states = {state.name: state for state in patched.patches}
+    for patch in proofs.applied(stack, patched):
+        if any(proof.configured for proof in patch.proves) and not states[patch.name].forced:
+            yield patch, states[patch.name]
 
 
 @dataclass(frozen=True)
@@ -109,7 +141,7 @@ class _Job:
                 dependencies = self.fetch(path)
                 tree.path.mkdir(parents=True)
                 tree.copy_source(path)
-        except (SourceError, PatchError, UsageError) as error:
+        except _OPEN as error:
             yield from self._undecided(error.what)
             return
         tree.copy_programs()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from email.parser import HeaderParser
 from pathlib import Path
 
-from sglwheel import console, files, pipeline, series, source
+from sglwheel import console, files, pipeline, series
 from sglwheel.bundle import ARCHIVE, MANIFEST, SCHEMA, Bundle
 from sglwheel.errors import SourceError, ToolchainError
 from sglwheel.files import Layout
@@ -39,6 +39,8 @@ class _Git:
 
     store: GitStore
     commits: set[CommitId] = field(default_factory=set)
+    tags: dict[str, CommitId] = field(default_factory=dict)
+    """What CMake calls a commit, where that is no commit id: only what no lock names is asked for by it."""
     blobs: set[str] = field(default_factory=set)
 
 
@@ -59,11 +61,11 @@ def vendor(layout: Layout, name: str, into: Path, overrides: Mapping[str, str] |
 
 
 def _vendor(layout: Layout, name: str, into: Path, overrides: Mapping[str, str]) -> Bundle:
-    context = pipeline.Context.load(layout, name)
+    context = pipeline.Context.load(layout, name, pipeline.Options(overrides=overrides))
     recipe, mirrors = context.recipe, context.mirrors
     with console.step(f"source {recipe.source.git}"):
-        patched = context.patch()
-        found = source.dependencies(patched, recipe, layout, mirrors, overrides)
+        every = context.kind.fetched(context.checkout, context.patch())
+        found = list({(one.name, one.requested, one.content): one for one in every}.values())
     with console.step("wheels"):
         locks = locking.write_packages(recipe, layout, mirrors)
         python = torchchoice.python_of(recipe)
@@ -99,7 +101,7 @@ def _vendor(layout: Layout, name: str, into: Path, overrides: Mapping[str, str])
             )
         }
         terms[recipe.source.git] = "LICENSE of the repository"
-        for one in found.sources:
+        for one in found:
             if one.via == "override":
                 continue
             _take(one, repositories, places, context, into)
@@ -158,7 +160,11 @@ def _take(
         return
     forge = downloads.forge_archive(one.url)
     inner = {piece.path: piece for piece in one.submodules}
-    _files(_repository(known, forge[0] if forge else one.url, context), one.commit, one.path, inner)
+    taken = _repository(known, forge[0] if forge else one.url, context)
+    asked = forge[1] if forge else one.requested
+    if asked != one.commit:
+        taken.tags[asked] = CommitId.parse(one.commit)
+    _files(taken, one.commit, one.path, inner)
     for piece in one.submodules:
         _files(_repository(known, piece.url, context), piece.commit, one.path / piece.path, {})
 
@@ -189,9 +195,12 @@ def _pack(taken: _Git, into: Path) -> str:
         ids |= set(store.git.run(*listing, commit).stdout.split())
         shallow.append(commit)
     listed = "".join(f"{item}\n" for item in sorted(ids))
+    names = {f"sglwheel/{commit}": commit for commit in sorted(taken.commits)}
+    names |= {f"tags/{tag}": commit for tag, commit in sorted(taken.tags.items())}
+    state = files.digest(listed + "".join(f"{name} {commit}\n" for name, commit in names.items()))
     path = into / "git" / store.git.path.name
     note = path / "objects.sha256"
-    if not (note.is_file() and note.read_text() == files.digest(listed)):
+    if not (note.is_file() and note.read_text() == state):
         shutil.rmtree(path, ignore_errors=True)
         git = Git.init(path)
         pack = path / "objects" / "pack"
@@ -207,8 +216,8 @@ def _pack(taken: _Git, into: Path) -> str:
         )
         done = store.git.run(*settings, *words, input=listed.encode(), what="git pack-objects")
         (pack / f"pack-{done.stdout.strip()}.promisor").write_text("")
-        for commit in sorted(taken.commits):
-            reference = path / "refs" / "sglwheel" / commit
+        for name, commit in names.items():
+            reference = path / "refs" / name
             reference.parent.mkdir(parents=True, exist_ok=True)
             reference.write_text(f"{commit}\n")
         (path / "shallow").write_text("".join(f"{commit}\n" for commit in shallow))
@@ -219,7 +228,7 @@ def _pack(taken: _Git, into: Path) -> str:
             ("remote.origin.promisor", "true"),
         ):
             git.run("config", key, value)
-        note.write_text(files.digest(listed))
+        note.write_text(state)
     return f"git/{path.name}"
 
 

@@ -27,6 +27,7 @@ pytestmark = [
 ]
 
 LIB = "https://example.invalid/lib"
+MORE = "https://example.invalid/more"
 NIGHT = "2.14.0.dev20261101"
 OFFLINE = """
 import sys
@@ -49,7 +50,8 @@ process.run([uv.find_uv_bin(), "venv", "--no-config", "--python", sys.executable
             failure=ToolchainError, env=uvtool.environment())
 environments.Supply(layout, context.mirrors, None).install(
     lock, Version("3.11.7"), python=venv / "bin/python", log=layout.root / "log", title="environment")
-print(patched.tree, *(one.content for one in found.sources),
+every = context.kind.fetched(context.checkout, patched)
+print(patched.tree, ",".join(sorted({one.name for one in every})), *(one.content for one in found.sources),
       torchpin.read(venv / "lib/python3.11/site-packages").full_version)
 """
 
@@ -62,11 +64,24 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     lib = world.repository(LIB)
     wanted = lib.commit({"include/lib.h": "#pragma once\n", "LICENSE": "MIT", "docs/big.txt": "x" * 50_000})
     up = world.repository(UPSTREAM)
+    more = world.repository(MORE)
+    more.commit({"include/more.h": "#pragma once\n", "docs/big.txt": "z" * 50_000})
+    git(more.path, "tag", "v1")
     text = f"FetchContent_Declare(lib GIT_REPOSITORY {LIB} GIT_TAG {wanted})\nFetchContent_Populate(lib)\n"
     text += "include_directories(${lib_SOURCE_DIR}/include)\n"
-    commit = up.commit({"kernel/CMakeLists.txt": text, "LICENSE": "MIT", "other/big.txt": "y" * 50_000})
+    # What the patch drops is fetched all the same: to show that the target is there without it.
+    only = f"FetchContent_Declare(more GIT_REPOSITORY {MORE} GIT_TAG v1)\nFetchContent_Populate(more)\n"
+    only += "add_custom_target(flash_ops)\ninclude_directories(${more_SOURCE_DIR}/include)\n"
+    tree = {"kernel/CMakeLists.txt": text + only, "LICENSE": "MIT", "other/big.txt": "y" * 50_000}
+    commit = up.commit(tree)
+    up.commit({"kernel/CMakeLists.txt": text})
+    body = git(up.path, "format-patch", "--stdout", "-1", "--no-signature", "--zero-commit", "HEAD")
+    trailers = "Nobody calls it.\n\nUpstream-Status: Pending\nProves: target-absent flash_ops\n"
     (world.layout.patches / "s").mkdir()
-    (world.layout.patches / "s/series").write_text("")
+    (world.layout.patches / "s/series").write_text("drop.patch\n")
+    (world.layout.patches / "s/drop.patch").write_text(
+        body.replace("\n---\n", f"\n{trailers}---\n", 1) + "\n"
+    )
     recipe = RECIPE.format(commit=commit, cmake="", source="").replace('"2.12.0"', f'"{NIGHT}"')
     (world.layout.recipes / "r.toml").write_text(recipe)
     with Index() as index:
@@ -103,6 +118,7 @@ def test_vendor_and_work_without_network(world: World, monkeypatch: pytest.Monke
     packed = sum(path.stat().st_size for path in into.glob("git/**/*.pack"))
     assert packed < 5_000, "only what is read"
     first = (into / "bundle.json").read_bytes()
+    assert MORE in made.places and MORE not in (world.layout.recipes / "r.lock").read_text()
 
     again = vendoring.vendor(copy(world, "two"), "r", world.root.parent / "bundle-2")
     assert (again.root / "bundle.json").read_bytes() == first, "the same from another store"
@@ -128,7 +144,8 @@ def test_vendor_and_work_without_network(world: World, monkeypatch: pytest.Monke
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    tree, content, torch = done.stdout.split()
+    tree, names, content, torch = done.stdout.split()
+    assert names == "lib,more", "also what only the tree without the patch fetches"
     assert (tree, torch) == (expected, f"{NIGHT}+cu130")
     assert len(content) == 40
 
