@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import subprocess
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -115,6 +116,38 @@ def run(
             next=next,
         )
     return completed
+
+
+def metered(
+    argv: Sequence[Argument],
+    *,
+    failure: type[SglwheelError],
+    cwd: Path | None = None,
+    what: str | None = None,
+) -> float:
+    """Run a command to its end; the CPU seconds, user and system, of it and its descendants.
+
+    May be called from several threads. Raises `failure` as `run` does.
+    """
+    words = tuple(os.fspath(word) for word in argv)
+    shown = without_secrets(shlex.join(words))
+    with tempfile.TemporaryFile() as said:
+        try:
+            child = subprocess.Popen(
+                words, cwd=cwd, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+            )
+        except OSError as error:
+            raise failure(f"cannot start {words[0]}: {error.strerror}", where={"command": shown}) from error
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            said.seek(0)
+            tail = without_secrets(said.read().decode("utf-8", "replace").strip())[-2000:]
+            raise failure(
+                f"{what or words[0]} failed ({describe_status(child.returncode)}): {tail}",
+                where={"command": shown, **({"cwd": str(cwd)} if cwd else {})},
+            )
+    return usage.ru_utime + usage.ru_stime
 
 
 def stream(

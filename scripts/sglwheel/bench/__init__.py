@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from sglwheel.files import Layout
+from sglwheel.pipeline import Options
 
 
 @dataclass(frozen=True)
 class Setting:
     """What one bench run was asked: how often, and how much smaller than real the fakes are.
 
-    `units` are those of the real upstream to compile under both flags (none: the named list).
+    `units` are those of the real upstream to compile under both flags (none: the named list), with what
+    `options` say about torch, toolkit, sources, compilers at once and their memory.
     """
 
     layout: Layout
@@ -25,7 +27,7 @@ class Setting:
     time: float = 16.0
     slots: int = 8
     units: tuple[str, ...] = ()
-    overrides: Mapping[str, str] = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from sglwheel import build, console, patching, process, source, toolchain
+from sglwheel import build, console, patching, source, toolchain
 from sglwheel.bench import Ratio, Setting
+from sglwheel.bench.together import Compile, metered
 from sglwheel.build.costs import Costs
-from sglwheel.build.limits import Host
 from sglwheel.errors import BuildError, UsageError
-from sglwheel.pipeline import Context, Options
+from sglwheel.pipeline import Context
 from sglwheel.recipe import KernelRecipe
 from sglwheel.toolchain import torchpin
 
@@ -46,83 +46,70 @@ OTHERS = (
     "nvfp4_quant_kernels",
     "cascade",
 )
-_SAMPLES = 3  # units of FA3 and of FlashMLA each
+# FA3 and FlashMLA, which only upstream's defaults have, and how many units are taken of each.
+_EXTRAS = ("flash_ops", "flashmla")
+_SAMPLES = 3
 # What upstream leaves as it is but for one compiler thread, which costs memory and no CPU, and for mscclpp's
 # extras, which would have to be fetched and are no kernels of the wheel.
 _DEFAULTS = ("SGL_KERNEL_COMPILE_THREADS", "MSCCLPP_BUILD_PYTHON_BINDINGS", "MSCCLPP_BUILD_APPS_NCCL")
 
 
-@dataclass(frozen=True)
-class Command:
-    """One entry of compile_commands.json."""
-
-    target: str
-    stem: str
-    words: tuple[str, ...]
-    directory: Path
-
-
 def flags(setting: Setting) -> Iterator[Ratio]:
-    """CPU of the named units with our flags, over upstream's own: all gencodes, both library variants."""
+    """CPU of the named units with our flags, over upstream's own: all gencodes, both library variants.
+
+    Then of the whole wheel: what both have by that ratio, FA3 and FlashMLA by samples of their units. All are
+    compiled in one go, several at once.
+    """
     if not os.environ.get(VARIABLE):
         raise UsageError(f"this part compiles the real upstream for hours: set {VARIABLE}=1")
-    context = Context.load(setting.layout, RECIPE, Options(overrides=setting.overrides))
-    ours, theirs = _commands(context, own=True), _commands(context, own=False)
+    context = Context.load(setting.layout, RECIPE, setting.options)
+    ours, theirs = _compiles(context, own=True), _compiles(context, own=False)
     console.say(f"ours: {len(ours)} units; upstream's defaults: {len(theirs)} ({_targets(theirs)})")
-    named = setting.units or (*LARGEST, *OTHERS)
-    skipped: list[str] = []
-    spent: list[tuple[str, float, float]] = []
-    for stem in named:
-        mine, others = _of(ours, stem), _of(theirs, stem)
-        if not mine or not others:
-            raise UsageError(f"no unit {stem} in both builds", where={"ours": str(len(mine))})
-        if (why := _too_large(stem)) is not None:
-            console.warn(f"{stem} is left out: {why}")
+    budget = setting.options.allowance.budget()
+    named, skipped = [], []
+    for stem in setting.units or (*LARGEST, *OTHERS):
+        if not _of(ours, stem) or not _of(theirs, stem):
+            raise UsageError(f"no unit {stem} in both builds", where={"ours": str(len(_of(ours, stem)))})
+        need = max(item.cost.peak for item in _of(theirs, stem))
+        if need > budget.room():
+            free = console.format_bytes(budget.room())
+            console.warn(f"{stem} is left out: it needs {console.format_bytes(need)}, {free} are free")
             skipped.append(stem)
-            continue
-        one, other = _cpu(mine, setting.scratch), _cpu(others, setting.scratch)
-        spent.append((stem, one, other))
-        console.detail(f"{stem}: {one:.1f} s, upstream's {other:.1f} s in {len(others)} compiles")
-    if not spent:
+        else:
+            named.append(stem)
+    if not named:
         raise BuildError("no unit could be compiled here", where={"left out": ", ".join(skipped)})
-    one, other = sum(item[1] for item in spent), sum(item[2] for item in spent)
-    each = ", ".join(f"{stem} 1/{b / a:.2f}" for stem, a, b in spent)
-    note = each + (f"; left out for want of memory: {', '.join(skipped)}" if skipped else "")
-    complete = not setting.units and not skipped
-    yield Ratio(
-        f"CPU, our flags / upstream's, {len(spent)} units",
-        [one / other],
-        1 / 6.5 if complete else None,
-        note=note,
+    extra = {name: _samples(theirs, name) for name in _EXTRAS}
+    pairs = [item for stem in named for item in (*_of(ours, stem), *_of(theirs, stem))]
+    spent = metered([*pairs, *(item for items in extra.values() for item in items)], setting.scratch, budget)
+    one, other = (
+        {stem: sum(spent[item] for item in _of(compiles, stem)) for stem in named}
+        for compiles in (ours, theirs)
     )
-    yield _whole(setting, ours, theirs, spent)
-
-
-def _whole(
-    setting: Setting,
-    ours: Sequence[Command],
-    theirs: Sequence[Command],
-    spent: Sequence[tuple[str, float, float]],
-) -> Ratio:
-    """The whole wheel: what both have by the ratio above, FA3 and FlashMLA by samples of their units."""
-    known = Costs()
-    here = sum(a for _, a, _ in spent) / sum(known.expect(f"{stem}.cu.o").seconds for stem, _, _ in spent)
-    mine = here * sum(known.expect(f"{item.stem}.cu.o").seconds for item in ours)
-    total = mine * sum(b for _, _, b in spent) / sum(a for _, a, _ in spent)
-    notes = []
-    for pattern in ("flash_ops", "flashmla"):
-        units = [item for item in theirs if pattern in item.target and _is_cuda(item)]
-        samples = units[:: max(1, len(units) // _SAMPLES)][:_SAMPLES]
+    note = ", ".join(f"{stem} 1/{other[stem] / one[stem]:.2f}" for stem in named)
+    complete = not setting.units and not skipped
+    share = sum(one.values()) / sum(other.values())
+    yield Ratio(
+        f"CPU, our flags / upstream's, {len(named)} units",
+        [share],
+        1 / 6.5 if complete else None,
+        note=note + (f"; left out for want of memory: {', '.join(skipped)}" if skipped else ""),
+    )
+    # How fast this host is, by what is known of the units that were compiled.
+    here = sum(one.values()) / sum(item.cost.seconds for stem in named for item in _of(ours, stem))
+    mine = here * sum(item.cost.seconds for item in ours)
+    total, words = mine / share, []
+    for name, samples in extra.items():
         if not samples:
             continue
-        mean = _cpu(samples, setting.scratch) / len(samples)
-        total += mean * len(units)
-        notes.append(f"{pattern}: {len(units)} units of {mean:.0f} s (mean of {len(samples)})")
-    words = f"estimated: {mine / 3600:.2f} / {total / 3600:.2f} CPU-h here; {'; '.join(notes)}"
-    return Ratio("CPU, our whole wheel / upstream's", [mine / total], 1 / 14, note=words)
+        count, mean = len(_of_target(theirs, name)), sum(spent[item] for item in samples) / len(samples)
+        total += mean * count
+        words.append(f"{name}: {count} units of {mean:.0f} s (mean of {len(samples)})")
+    said = f"estimated: {mine / 3600:.2f} / {total / 3600:.2f} CPU-h here; {'; '.join(words)}"
+    yield Ratio("CPU, our whole wheel / upstream's", [mine / total], 1 / 14 if complete else None, note=said)
 
 
-def _commands(context: Context, *, own: bool) -> list[Command]:
+def _compiles(context: Context, *, own: bool) -> list[Compile]:
     """What a build would run: ours, or that of the upstream as it is."""
     recipe = context.recipe
     assert isinstance(recipe, KernelRecipe)
@@ -136,46 +123,34 @@ def _commands(context: Context, *, own: bool) -> list[Command]:
     fetched = source.dependencies(patched, recipe, context.layout, context.mirrors, context.options.overrides)
     date = context.checkout.date
     listed = build.configure(recipe, patched, fetched, env, context.layout, date=date)
-    return [_command(entry) for entry in json.loads(listed.read_text("utf-8"))]
+    return [_compile(entry) for entry in json.loads(listed.read_text("utf-8"))]
 
 
-def _command(entry: dict[str, str]) -> Command:
+def _compile(entry: dict[str, str]) -> Compile:
     words = tuple(shlex.split(entry["command"]))
     target = re.search(r"CMakeFiles/([^/]+)\.dir/", words[words.index("-o") + 1])
+    cost = Costs().expect(words[words.index("-o") + 1])
+    # The table's units are compiled for one architecture; nvcc takes several one after the other.
+    gencodes = sum("arch=compute_" in word for word in words)
+    cost = replace(cost, seconds=cost.seconds * max(1, gencodes))
     stem = Path(entry["file"]).name.split(".")[0]
-    return Command(target[1] if target else "", stem, words, Path(entry["directory"]))
+    return Compile(target[1] if target else "", stem, words, Path(entry["directory"]), cost)
 
 
-def _is_cuda(item: Command) -> bool:
-    return Path(item.words[0]).name == "nvcc"
+def _of(compiles: Sequence[Compile], stem: str) -> list[Compile]:
+    return [item for item in compiles if item.stem == stem and item.cuda]
 
 
-def _of(commands: Sequence[Command], stem: str) -> list[Command]:
-    return [item for item in commands if item.stem == stem and _is_cuda(item)]
+def _of_target(compiles: Sequence[Compile], name: str) -> list[Compile]:
+    return [item for item in compiles if name in item.target and item.cuda]
 
 
-def _targets(commands: Sequence[Command]) -> str:
-    counts: dict[str, int] = {}
-    for item in commands:
-        counts[item.target] = counts.get(item.target, 0) + 1
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda pair: -pair[1]))
+def _samples(compiles: Sequence[Compile], name: str) -> list[Compile]:
+    """Some units of a target, spread over its list."""
+    units = _of_target(compiles, name)
+    return units[:: max(1, len(units) // _SAMPLES)][:_SAMPLES]
 
 
-def _too_large(stem: str) -> str | None:
-    need, free = Costs().expect(f"{stem}.cu.o").peak, Host().memory_available() - Host().reserve()
-    if need <= free:
-        return None
-    return f"it needs {console.format_bytes(need)}, {console.format_bytes(free)} are free"
-
-
-def _cpu(commands: Sequence[Command], scratch: Path) -> float:
-    """CPU seconds of all commands, one after the other."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    for item in commands:
-        words = list(item.words)
-        words[words.index("-o") + 1] = str(scratch / "unit.o")
-        process.run(
-            words, failure=BuildError, cwd=item.directory, what=f"compiling {item.stem} of {item.target}"
-        )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+def _targets(compiles: Sequence[Compile]) -> str:
+    counts = Counter(item.target for item in compiles)
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common())

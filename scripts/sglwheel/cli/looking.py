@@ -5,11 +5,21 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from sglwheel import console, files
-from sglwheel.cli.options import as_json, override_option, pairs
+from sglwheel.cli.options import (
+    as_json,
+    jobs_option,
+    memory_option,
+    override_option,
+    pairs,
+    provider_option,
+    torch_from_option,
+    torch_option,
+)
 from sglwheel.errors import BuildError, UsageError
 from sglwheel.files import Layout
 
@@ -53,7 +63,12 @@ def timeline(name: str, tree: str | None, output: Path | None, as_json: bool) ->
 @click.option("--time-scale", type=float, default=16.0, show_default=True, help="and 1/N of the time")
 @click.option("--slots", type=click.IntRange(min=2), default=8, show_default=True, help="of the scaled build")
 @click.option("--unit", "units", multiple=True, metavar="NAME", help="only these of the real upstream's")
+@torch_option
 @override_option
+@torch_from_option("compile the real upstream's against the torch that is installed there")
+@provider_option
+@jobs_option
+@memory_option
 @as_json
 def bench(
     parts: tuple[str, ...],
@@ -62,11 +77,18 @@ def bench(
     time_scale: float,
     slots: int,
     units: tuple[str, ...],
+    torch: str | None,
     overrides: tuple[str, ...],
+    torch_from: Path | None,
+    provider: Literal["system", "pypi"] | None,
+    jobs: int | None,
+    memory: int | None,
     as_json: bool,
 ) -> None:
     """Measure what building is worth and costs, as ratios of one run: PARTS, or all that take minutes."""
     from sglwheel import bench as benching
+    from sglwheel.build.budget import Allowance
+    from sglwheel.pipeline import Options
 
     known = benching.parts()
     unknown = [part for part in parts if part not in known]
@@ -75,9 +97,15 @@ def bench(
     layout = Layout.find()
     ratios: list[benching.Ratio] = []
     with tempfile.TemporaryDirectory(prefix="sglwheel-bench-") as scratch:
-        replaced = pairs(overrides, "--override")
+        options = Options(
+            torch,
+            pairs(overrides, "--override"),
+            Allowance(jobs, memory),
+            torch_from=torch_from,
+            provider=provider,
+        )
         scales = (memory_scale, time_scale)
-        setting = benching.Setting(layout, Path(scratch), repeat, *scales, slots, units, replaced)
+        setting = benching.Setting(layout, Path(scratch), repeat, *scales, slots, units, options)
         for name in parts or benching.USUAL:
             for ratio in known[name](setting):
                 ratios.append(ratio)

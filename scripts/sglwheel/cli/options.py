@@ -62,6 +62,19 @@ def torch_from_option(text: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T
     return click.option("--torch-from", type=click.Path(path_type=Path), metavar="VENV|PYTHON", help=text)
 
 
+jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="at most so many compilers; memory limits them anyway",
+)
+memory_option = click.option(
+    "--memory", type=size, metavar="SIZE", help="at most so much for all compilers together, such as 20GiB"
+)
+provider_option = click.option(
+    "--provider",
+    type=click.Choice(["system", "pypi"]),
+    help="the CUDA toolkit: this host's, or one that is put together",
+)
 override_option = click.option(
     "--override",
     "overrides",

@@ -11,7 +11,17 @@ from typing import Any, Literal
 import click
 
 from sglwheel import console, uptodate
-from sglwheel.cli.options import as_json, override_option, pairs, size, torch_from_option, torch_option
+from sglwheel.cli.options import (
+    as_json,
+    jobs_option,
+    memory_option,
+    override_option,
+    pairs,
+    provider_option,
+    size,
+    torch_from_option,
+    torch_option,
+)
 from sglwheel.errors import InspectionError, ToolchainError, UsageError
 from sglwheel.files import Layout
 
@@ -20,20 +30,12 @@ from sglwheel.files import Layout
 @click.argument("name")
 @torch_option
 @override_option
-@click.option(
-    "--jobs", type=click.IntRange(min=1), help="at most so many compilers; memory limits them anyway"
-)
-@click.option(
-    "--memory", type=size, metavar="SIZE", help="at most so much for all compilers together, such as 20GiB"
-)
+@jobs_option
+@memory_option
 @click.option("--reserve", type=size, metavar="SIZE", help="leave so much memory to other work (a twentieth)")
 @click.option("--all", "all_patches", is_flag=True, help="apply patches that are not needed, too")
 @torch_from_option("build against the torch that is installed there, with the build tools that are")
-@click.option(
-    "--provider",
-    type=click.Choice(["system", "pypi"]),
-    help="the CUDA toolkit: this host's, or one that is put together",
-)
+@provider_option
 @click.option(
     "--until",
     type=click.Choice(["finish"]),
