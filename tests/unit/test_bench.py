@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from sglwheel import bench, cli
-from sglwheel.bench import Ratio, Setting, fakes, scheduling, verbs
+from sglwheel.bench import Ratio, Setting, fakes, scheduling, together, verbs
+from sglwheel.bench.together import Compile
+from sglwheel.build.budget import Budget
+from sglwheel.build.costs import Cost, Costs
 from sglwheel.build.recording import Recording
 from sglwheel.build.units import Finished
+from sglwheel.errors import BuildError
 from sglwheel.files import Layout
 
 MIB = 1 << 20
@@ -76,3 +80,43 @@ def test_recordings_give_overhead_and_the_bounds_ratio(tmp_path: Path) -> None:
     own, wall = verbs.recorded(Setting(Layout(tmp_path), tmp_path))
     assert own.median == pytest.approx(0.5) and own.met
     assert wall.median == pytest.approx(1.1, abs=0.01)
+
+
+def test_a_recording_is_held_against_ninjas_order_with_the_same_seconds(tmp_path: Path) -> None:
+    logs = tmp_path / ".work" / "tiny" / "logs"
+    logs.mkdir(parents=True)
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "tiny.toml").touch()
+    first, second, last = Costs().stems[0], Costs().stems[1], Costs().stems[-1]
+    recording = Recording(logs / "build-0.jsonl")
+    recording.begin(slots=2, memory=1, total=1)
+    begun = time.monotonic()
+    # The long one, which ninja starts last, was started first.
+    recording.compiled(Finished(f"x.dir/{last}.cu.o", 0, 10.0, 10.0, 3), "done", begun)
+    recording.compiled(Finished(f"x.dir/{first}.cu.o", 0, 5.0, 5.0, 1), "done", begun)
+    recording.compiled(Finished(f"x.dir/{second}.cu.o", 0, 5.0, 5.0, 1), "done", begun + 5.0)
+    recording.close()
+    plain = list(verbs.recorded(Setting(Layout(tmp_path), tmp_path)))[-1]
+    assert plain.median == pytest.approx(10 / 15, abs=0.01)
+    assert "up to 3 B at once" in plain.note or "up to 4 B at once" in plain.note
+
+
+def test_compiles_run_beside_each_other_as_memory_allows_and_each_is_metered(tmp_path: Path) -> None:
+    def compile_of(name: str, peak: int, words: str) -> Compile:
+        sh = ("sh", "-c", f"set -e; {words}; touch $2", "sh", "-o", "replaced")
+        return Compile("tiny", name, sh, tmp_path, Cost(1.0, peak))
+
+    mark = tmp_path / "running"
+    alone = f"mkdir {mark} && sleep 0.2 && rmdir {mark}"
+    busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
+    large = [compile_of(f"large{number}", 600, alone) for number in range(3)]
+    small = [compile_of("busy", 100, busy), compile_of("idle", 100, "sleep 0.1")]
+    budget = Budget(4, memory=1000)
+    spent = together.metered([*large, *small], tmp_path, budget)
+    assert set(spent) == {*large, *small}  # two large ones at once would have failed
+    assert spent[small[0]] > 5 * spent[small[1]]
+    assert list(tmp_path.iterdir()) == []
+    broken = compile_of("broken", 1, "echo no such header >&2; false")
+    with pytest.raises(BuildError, match="compiling broken of tiny failed") as caught:
+        together.metered([broken, *small], tmp_path, budget)
+    assert "no such header" in str(caught.value)
