@@ -17,6 +17,7 @@ from sglwheel.errors import SourceError, ToolchainError
 from sglwheel.files import Layout
 from sglwheel.git import Git
 from sglwheel.locks import locking, torchchoice
+from sglwheel.mirrors import normal
 from sglwheel.source import downloads, unpacked
 from sglwheel.source.fetched import FetchedSource
 from sglwheel.source.store import GitStore
@@ -143,6 +144,8 @@ def _seal(into: Path, name: str, places: dict[str, str]) -> Bundle:
 
 
 def _repository(known: dict[str, _Git], url: str, context: pipeline.Context) -> _Git:
+    # One repository goes by several spellings of its url, and is one directory of the bundle.
+    url = normal(url)
     if url not in known:
         known[url] = _Git(GitStore.open(url, context.layout, context.mirrors))
     return known[url]

@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 LIB = "https://example.invalid/lib"
-MORE = "https://example.invalid/more"
+MORE = f"{LIB}.git"
 NIGHT = "2.14.0.dev20261101"
 OFFLINE = """
 import sys
@@ -62,14 +62,14 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(network, "WAIT", tenacity.wait_none())
     world = World(tmp_path / "one")
     lib = world.repository(LIB)
-    wanted = lib.commit({"include/lib.h": "#pragma once\n", "LICENSE": "MIT", "docs/big.txt": "x" * 50_000})
+    lib.commit({"include/lib.h": "#pragma once\n", "include/old.h": "#pragma once\n", "LICENSE": "MIT"})
+    git(lib.path, "tag", "v1")
+    wanted = lib.commit({"include/lib.h": "#pragma once // 2\n", "docs/big.txt": "x" * 50_000})
     up = world.repository(UPSTREAM)
-    more = world.repository(MORE)
-    more.commit({"include/more.h": "#pragma once\n", "docs/big.txt": "z" * 50_000})
-    git(more.path, "tag", "v1")
     text = f"FetchContent_Declare(lib GIT_REPOSITORY {LIB} GIT_TAG {wanted})\nFetchContent_Populate(lib)\n"
     text += "include_directories(${lib_SOURCE_DIR}/include)\n"
-    # What the patch drops is fetched all the same: to show that the target is there without it.
+    # What the patch drops is fetched all the same, to show that the target is there without it: of one
+    # repository another commit, by a tag, and by another spelling of the url.
     only = f"FetchContent_Declare(more GIT_REPOSITORY {MORE} GIT_TAG v1)\nFetchContent_Populate(more)\n"
     only += "add_custom_target(flash_ops)\ninclude_directories(${more_SOURCE_DIR}/include)\n"
     tree = {"kernel/CMakeLists.txt": text + only, "LICENSE": "MIT", "other/big.txt": "y" * 50_000}
@@ -118,7 +118,7 @@ def test_vendor_and_work_without_network(world: World, monkeypatch: pytest.Monke
     packed = sum(path.stat().st_size for path in into.glob("git/**/*.pack"))
     assert packed < 5_000, "only what is read"
     first = (into / "bundle.json").read_bytes()
-    assert MORE in made.places and MORE not in (world.layout.recipes / "r.lock").read_text()
+    assert "more" not in (world.layout.recipes / "r.lock").read_text()
 
     again = vendoring.vendor(copy(world, "two"), "r", world.root.parent / "bundle-2")
     assert (again.root / "bundle.json").read_bytes() == first, "the same from another store"
