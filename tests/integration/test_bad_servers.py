@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import tenacity
+from packaging.version import Version
 
 import indexworld
 import tlsworld
@@ -19,6 +20,7 @@ from indexworld import NIGHTLY, Index
 from sglwheel import cli, files, network, transfer
 from sglwheel.mirrors import Mirrors
 from sglwheel.source import transport
+from sglwheel.toolchain import environments, packages, wheels
 from sourceworld import RECIPE, UPSTREAM, World
 
 pytestmark = [
@@ -322,3 +324,36 @@ def test_a_host_that_does_not_exist(user: User, good: Index, lost: str) -> None:
     code, said = user.run(*PIN)
     assert code == 5
     assert f"{nowhere}/whl/nightly/cu130" in said and "host not found" in said
+
+
+def test_packages_that_only_uv_knows_the_way_to(
+    user: User, good: Index, lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site whose index is in uv's own configuration, and that lets nobody out."""
+    assert user.run(*PIN)[0] == 0, "stored again"
+    layout = user.world.layout
+    lock = packages.read(layout.recipes / "pylock.r.toml")
+    assert lock is not None
+    assert any(item.lasting for item in wheels.of(lock, Version("3.11.7")))
+    (tmp_path / "config/uv").mkdir(parents=True)
+    (tmp_path / "config/uv/uv.toml").write_text(f'[[index]]\nurl = "{good.url}/simple"\ndefault = true\n')
+    for name, value in (
+        ("XDG_CONFIG_HOME", str(tmp_path / "config")),
+        ("HTTPS_PROXY", "http://127.0.0.1:1"),
+        ("NO_PROXY", "127.0.0.1"),
+        ("UV_CACHE_DIR", str(tmp_path / "other")),
+    ):
+        monkeypatch.setenv(name, value)
+    supply = environments.Supply(layout, Mirrors(), None)
+    supply.install(
+        lock,
+        Version("3.11.7"),
+        python=Path(sys.executable),
+        target=tmp_path / "target",
+        log=tmp_path / "log",
+        title="environment",
+    )
+    assert (tmp_path / "target/torch/version.py").is_file()
+    assert len(list((tmp_path / "target").glob("cmake-*.dist-info"))) == 1
+    assert "left to uv, and not kept in the store: cannot get " in user.capsys.readouterr().err
+    assert not list((layout.cache / "wheels").glob("*/cmake-*"))

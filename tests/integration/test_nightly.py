@@ -64,6 +64,9 @@ def test_a_dropped_nightly_is_built_again_from_the_store(tmp_path: Path) -> None
         (wheel,) = layout.wheelhouse.glob("sample_serving-*.whl")
         assert f"+cu130.torch{NIGHT}." in wheel.name
         assert facts["fingerprint"]
+        held = json.loads(run(tmp_path, index, "store", "list", "sample-serving", "--json").stdout)
+        assert {"torch", "setuptools"} <= {one["name"] for one in held if one["stored"]}
+        assert all(one["stored"] for one in held), "PyPI's wheels, too"
         again = {path.name: path.read_bytes() for path in layout.recipes.iterdir() if path.is_file()}
         assert again == locks, "a build uses the locks and writes none"
         asked = run(tmp_path, index, "pin", "sample-serving", "--torch", "nightly:2026-11-01")

@@ -164,6 +164,29 @@ def store_size(as_json: bool) -> None:
         console.emit(f"{kind:<9} {console.format_bytes(size):>9}")
 
 
+@store.command("list")
+@click.argument("name", required=False)
+@as_json
+def store_list(name: str | None, as_json: bool) -> None:
+    """Say what of recipe NAME's wheels and sources is kept; of all recipes, how many."""
+    from sglwheel import recipe
+    from sglwheel.locks import holdings
+
+    layout = Layout.find()
+    names = [name] if name else recipe.names(layout)
+    held = tuple(one for each in names for one in holdings.of(layout, each))
+    if as_json:
+        console.emit_json([vars(one) for one in held])
+    elif name:
+        for one in held:
+            size = console.format_bytes(one.bytes) if one.bytes else ""
+            here = "stored" if one.stored else "absent"
+            console.emit(f"{one.kind:<11}  {here}  {size:>9}  {one.name} {one.version}")
+    else:
+        for line in holdings.summary(held):
+            console.emit(line)
+
+
 @store.command("gc")
 @click.option("--dry-run", is_flag=True, help="say what would go")
 @click.option(

@@ -42,10 +42,11 @@ class Supply:
     def install(
         self, lock: Lock, version: Version, *, python: Path, log: Path, title: str, target: Path | None = None
     ) -> None:
-        """Install a lock; what its index will drop is kept in the store first. Raises ToolchainError."""
+        """Install a lock from wheels that are kept in the store first. Raises ToolchainError."""
         chosen = wheels.of(lock, version)
-        mapped = self._kept(chosen)
+        mapped = self._fleeting(chosen)
         wheels.keep(mapped, self.layout, self.mirrors, title=title)
+        self._keep_lasting([item for item in chosen if item not in mapped], title)
         links, complete = wheels.links(chosen, self.layout)
         packages.install(
             lock,
@@ -64,15 +65,31 @@ class Supply:
 
         What an index may have dropped since comes from the store.
         """
-        links, complete = wheels.links(self._kept(wheels.of(lock, version)), self.layout)
+        chosen = wheels.of(lock, version)
+        # PyPI's are on PyPI, and gigabytes to verify: they are looked at where nobody may be asked.
+        wanted = chosen if self.mirrors.offline else self._fleeting(chosen)
+        links, complete = wheels.links(wanted, self.layout)
         words: tuple[str, ...] = ("--find-links", str(links)) if links is not None else ()
         if self.index is not None and not complete:
             words += ("--index", self.index)
         mirrored = [place for place in self.mirrors.candidates(PYPI) if place != PYPI]
         return (*words, "--default-index", mirrored[0]) if mirrored else words
 
-    def _kept(self, chosen: Sequence[LockedWheel]) -> list[LockedWheel]:
+    def _fleeting(self, chosen: Sequence[LockedWheel]) -> list[LockedWheel]:
+        """What an index will drop, and what a mirror was named for."""
         return [item for item in chosen if not item.lasting or self.mirrors.mapped(item.url)]
+
+    def _keep_lasting(self, chosen: Sequence[LockedWheel], title: str) -> None:
+        """Have PyPI's wheels in the store, unless uv alone knows the way to them."""
+        if self.mirrors.offline or uvtool.has_own_index():
+            return
+        # A small one first: where a site has its own index, nobody waits for all the others to fail.
+        ordered = sorted(chosen, key=lambda item: item.size or 0)
+        try:
+            wheels.keep(ordered[:1], self.layout, self.mirrors, title=title)
+            wheels.keep(ordered[1:], self.layout, self.mirrors, title=title)
+        except ToolchainError as error:
+            console.warn(f"left to uv, and not kept in the store: {error.what}")
 
 
 def environment(
