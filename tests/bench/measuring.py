@@ -36,11 +36,11 @@ def turn_by_turn(
 ) -> dict[str, list[Seconds]]:
     """Seconds of each, all of them once in each round: what slows the host for a while slows all.
 
-    `before` each of them is not counted.
+    Every other round goes backwards, so that none always follows the same. `before` each is not counted.
     """
     taken: dict[str, list[Seconds]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
+    for number in range(rounds):
+        for name, run in list(runs.items())[:: -1 if number % 2 else 1]:
             before()
             taken[name].append(seconds(run))
     return taken
@@ -70,10 +70,11 @@ class Report:
     def ratio(
         self, what: str, mine: Sequence[float], other: Sequence[float], *, bar: float | None = None
     ) -> None:
-        """Medians' ratio, and the spread of the ratios of single rounds."""
-        value = statistics.median(mine) / statistics.median(other)
-        each = [one / two for one, two in zip(mine, other, strict=True)]
-        note = f"{min(each):.2f} to {max(each):.2f} in single rounds"
+        """The median of the single rounds' ratios, and what the middle half of them and all lie between."""
+        each = sorted(one / two for one, two in zip(mine, other, strict=True))
+        value = statistics.median(each)
+        low, _, high = statistics.quantiles(each, n=4, method="inclusive")
+        note = f"middle half {low:.2f} to {high:.2f}, all {each[0]:.2f} to {each[-1]:.2f}"
         if bar is not None:
             note += self._judged(what, value <= bar, f"{bar:g}")
         self.say(what, f"{value:.2f}", note)

@@ -23,13 +23,14 @@ from functools import partial
 from pathlib import Path
 
 import httpx
+import psutil
 from filledhouse import put
 from measuring import Report, turn_by_turn
 
 from sglwheel.wheelhouse import Lines, Release, Wheelhouse
 from wheelworld import UV, Environment, make_torch
 
-ROUNDS = 15
+ROUNDS = 31
 LARGE = 20_000_000
 JSON = "application/vnd.pypi.simple.v1+json"
 _NGINX = """
@@ -48,10 +49,22 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class Server(str):
+    """Its url."""
+
+    process: psutil.Process
+
+    def spent(self) -> float:
+        """Processor seconds until now, with those of its workers."""
+        times = [one.cpu_times() for one in (self.process, *self.process.children(recursive=True))]
+        return sum(time.user + time.system for time in times)
+
+
 @contextlib.contextmanager
-def _running(argv: Sequence[str], port: int) -> Iterator[str]:
-    url = f"http://127.0.0.1:{port}"
+def _running(argv: Sequence[str], port: int) -> Iterator[Server]:
+    url = Server(f"http://127.0.0.1:{port}")
     server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url.process = psutil.Process(server.pid)
     try:
         for _ in range(1200):
             with contextlib.suppress(httpx.TransportError):
@@ -65,7 +78,7 @@ def _running(argv: Sequence[str], port: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def ours(root: Path) -> Iterator[str]:
+def ours(root: Path) -> Iterator[Server]:
     """`sglwheel wheelhouse serve`."""
     port = _free_port()
     code = "from sglwheel.cli import main; main()"
@@ -75,7 +88,7 @@ def ours(root: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def plain(root: Path) -> Iterator[str]:
+def plain(root: Path) -> Iterator[Server]:
     """Python's own file server."""
     port = _free_port()
     argv = [sys.executable, "-m", "http.server", "-b", "127.0.0.1", "-d", str(root), str(port)]
@@ -84,7 +97,7 @@ def plain(root: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def nginx(root: Path) -> Iterator[str]:
+def nginx(root: Path) -> Iterator[Server]:
     """nginx, which sends files as plainly and fast as anybody."""
     port = _free_port()
     with tempfile.TemporaryDirectory() as home:
@@ -115,9 +128,12 @@ def serve(house: Wheelhouse, report: Report) -> None:
             (f"uv, simple/ of {len(house.ids())} releases", partial(_by_index, release)),
         ):
             runs = {name: partial(node.shell, line(url)) for name, url in urls.items()}
+            before = {name: url.spent() for name, url in urls.items()}
             taken = turn_by_turn(runs, ROUNDS, partial(_forget, node, release))
             for name, times in taken.items():
                 report.times(f"{way}, from {name}", times)
+                each = (urls[name].spent() - before[name]) / ROUNDS
+                report.say(f"  of the processor, {name} itself", f"{each * 1000:.0f} ms")
             best = min((taken[name] for name in urls if name != "serve"), key=statistics.median)
             report.ratio(f"{way}: serve ÷ the faster plain one", taken["serve"], best, bar=1.1)
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import httpx
 import pytest
 from pypi_simple import PyPISimple
+from starlette.types import Message
 
 import tlsworld
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
 from sglwheel.wheelhouse import Lines, Release, publish
+from sglwheel.wheelhouse.sending import WholeFile
 from sglwheel.wheelhouse.serving import Service, serve, wants_json
 from wheelworld import UV, Environment, make_kernel, make_torch, reports, running
 
@@ -89,6 +94,40 @@ def test_ranges_caching_and_head(release: Release, url: str) -> None:
     assert httpx.get(wheel, headers={"if-none-match": whole.headers["etag"]}).status_code == 304
     assert httpx.head(wheel).headers["content-length"] == str(len(data))
     assert httpx.get(f"{url}/index.html").headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_a_large_file_comes_whole_from_memory_and_from_disk(url: str, release: Release, where: str) -> None:
+    large = release.root / f"{where}.bin"
+    large.write_bytes(random.Random(where).randbytes(3_000_000))
+    with large.open("rb") as stream:
+        os.fsync(stream.fileno())
+        if where == "disk":
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    assert httpx.get(f"{url}/{large.name}").content == large.read_bytes()
+
+
+def test_who_left_is_sent_nothing_more(tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(bytes(50_000_000))
+    sent = 0
+
+    async def send(message: Message) -> None:
+        nonlocal sent
+        sent += len(message.get("body", b""))
+        await anyio.sleep(0)
+
+    async def receive() -> Message:
+        while sent < 1_000_000:
+            await anyio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "GET", "headers": []}
+        await WholeFile(large)(scope, receive, send)
+
+    anyio.run(ask)
+    assert 1_000_000 <= sent < 5_000_000
 
 
 def test_pages_are_compressed_once_and_follow_what_is_published(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,19 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount
-from starlette.staticfiles import StaticFiles
+from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sglwheel.errors import WheelhouseError
 from sglwheel.wheelhouse.compressed import SMALLEST, Compressed
 from sglwheel.wheelhouse.house import Wheelhouse
+from sglwheel.wheelhouse.sending import WholeFile
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 _HTML = "application/vnd.pypi.simple.v1+html"
 # A wheel never changes under its name; everything else may with the next publish.
 _FOREVER = "public, max-age=31536000, immutable"
 _ASK = "no-cache"
-_CHUNK = 1 << 20
 _BINARY = (".whl", ".pyz", ".metadata", ".sig")
 
 
@@ -108,6 +109,14 @@ class _Files(StaticFiles):
         super().__init__(directory=root, html=True, follow_symlink=False)
         self._compressed = Compressed()
 
+    def file_response(
+        self, full_path: PathLike, stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        if isinstance(response, FileResponse):
+            return WholeFile(full_path, status_code, stat_result=stat_result)
+        return response
+
     async def get_response(self, path: str, scope: Scope) -> Response:
         parts = path.split("/")
         if any(part.startswith(".") and part != "." for part in parts):
@@ -121,12 +130,9 @@ class _Files(StaticFiles):
                 response.headers["content-type"] = _JSON
         else:
             response = await super().get_response(path, scope)
-        if isinstance(response, FileResponse):
-            # With the default of 64 KiB a large wheel takes a third longer than from a plain file server.
-            response.chunk_size = _CHUNK
-            # Never wheels: they are compressed, and ranges of them are asked for.
-            if not path.endswith(_BINARY):
-                response = await self._text(response, scope)
+        # Never wheels: they are compressed, and ranges of them are asked for.
+        if isinstance(response, FileResponse) and not path.endswith(_BINARY):
+            response = await self._text(response, scope)
         if simple:
             response.headers.add_vary_header("Accept")
         forever = parts[0] == "builds" and path.endswith((".whl", ".metadata"))
