@@ -18,10 +18,11 @@ from obstore.store import from_url
 import bucketserver
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
-from sglwheel.wheelhouse import Lines, Release, Wheelhouse, publish, signing
+from sglwheel.wheelhouse import Lines, Release, Wheelhouse, pointers, publish, signing
 from sglwheel.wheelhouse.gc import Policy, collect
 from sglwheel.wheelhouse.life import yank
 from sglwheel.wheelhouse.mirror import mirror
+from sglwheel.wheelhouse.settle import settle
 from sglwheel.wheelhouse.verify import verify
 from wheelworld import Environment, http_directory, make_kernel, make_torch, reports
 
@@ -289,6 +290,47 @@ def test_signatures_are_made_and_checked_offline(
     with house.locked():
         signing.sign(house.catalogue, other)
     assert "releases.json" in signing.unsigned(house, allowed)
+
+
+def test_a_node_follows_a_line_only_where_a_signer_pointed_it(
+    house: Wheelhouse, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = tmp_path / "allowed"
+    monkeypatch.setenv("SGLWHEEL_SIGNING_KEY", str(key))
+    put(house, 1)
+    put(house, 2)
+    with house.locked(), house.transaction():
+        pointers.rollback(house, "cu130")
+        settle(house)
+    assert signing.unsigned(house, allowed) == {}
+    node = Environment(tmp_path / "venv", wheels=[make_torch(tmp_path, "2.12.0")], cache=tmp_path / "cache")
+    program = [str(node.python), str(house.root / "install-check.pyz"), "before"]
+    words = [*program, "--allowed-signers", str(allowed)]
+    assert "sm120a.1" in node.run([*words, "--line", "cu130"], ok=False).stdout
+    line = house.root / "lines/cu130/line.json"
+    signed = line.read_bytes(), signing.signature(line).read_bytes()
+    forged = line.read_text().replace("sm120a.1", "sm120a.2")
+    line.write_text(forged)
+    # Both who names the line, and who takes what its line prefers.
+    for more in (["--line", "cu130"], []):
+        bad = node.run([*words, *more], ok=False)
+        assert bad.returncode == 9
+        assert "WRONG check" in bad.stdout and "lines/cu130/line.json" in bad.stdout
+        assert "uv pip install" not in bad.stdout
+    assert "lines/cu130/line.json" in signing.unsigned(house, allowed)
+    # What was signed for another line is not for this one.
+    other = house.root / "lines/cu130.candidates/line.json"
+    line.write_bytes(other.read_bytes())
+    signing.signature(line).write_bytes(signing.signature(other).read_bytes())
+    assert "is of another line" in node.run([*words, "--line", "cu130"], ok=False).stdout
+    line.write_bytes(signed[0])
+    signing.signature(line).write_bytes(signed[1])
+    # A move without the key leaves none that would speak for it.
+    monkeypatch.delenv("SGLWHEEL_SIGNING_KEY")
+    with house.locked(), house.transaction():
+        pointers.point(house, "cu130", [house.find("sm120a.2").id])
+        settle(house)
+    assert signing.unsigned(house, allowed)["lines/cu130/line.json"] == "is not signed"
 
 
 def test_a_missing_key_is_said(house: Wheelhouse, tmp_path: Path) -> None:

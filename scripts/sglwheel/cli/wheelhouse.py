@@ -244,7 +244,7 @@ def serve(host: str, port: int, certificate: Path | None, key: Path | None, toke
     "--key", type=_path, required=True, help="an ssh key; a public one if an agent has the other half"
 )
 def sign(key: Path) -> None:
-    """Sign every wheel that is not signed yet, and the catalogue."""
+    """Sign every wheel and line that is not signed yet, and the catalogue."""
     from sglwheel.wheelhouse import signing
 
     house = _house()

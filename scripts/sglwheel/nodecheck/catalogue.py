@@ -9,7 +9,7 @@ import tempfile
 import urllib.parse
 from collections.abc import Container, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sglwheel.nodecheck.node import Result
 from sglwheel.nodecheck.reading import read, shown
@@ -17,6 +17,13 @@ from sglwheel.nodecheck.reading import read, shown
 
 class StopError(Exception):
     """The check itself cannot go on."""
+
+
+class Signers(NamedTuple):
+    """Whose signature counts: an allowed_signers file, and the principal in it."""
+
+    file: str
+    principal: str
 
 
 def releases(wheelhouse: str) -> list[dict[str, Any]]:
@@ -45,16 +52,26 @@ def available(found: Iterable[dict[str, Any]], pointed: Container[str] = ()) -> 
     )
 
 
-def members(wheelhouse: str, line: str) -> list[str]:
-    """What a line points to; nothing where there is no such line."""
+def members(wheelhouse: str, line: str, signers: Signers | None = None) -> list[str]:
+    """What a line points to; nothing where there is no such line.
+
+    Raises StopError where nobody of `signers` signed that, or signed it for another line.
+    """
+    name = f"lines/{urllib.parse.quote(line)}/line.json"
     try:
-        history = json.loads(read(wheelhouse, f"lines/{urllib.parse.quote(line)}/line.json"))["history"]
-        return [str(id) for id in history[-1]["members"]] if history else []
+        pointer = json.loads(read(wheelhouse, name))
+        history = pointer["history"]
+        found = [str(id) for id in history[-1]["members"]] if history else []
     except (OSError, ValueError, KeyError, TypeError):
         return []
+    if signers is not None:
+        result = signed(wheelhouse, name, signers)
+        if result.status == "failed" or pointer.get("name") != line:
+            raise StopError(f"{name}: {result.detail if result.status == 'failed' else 'is of another line'}")
+    return found
 
 
-def pointed(wheelhouse: str, found: Iterable[dict[str, Any]]) -> set[str]:
+def pointed(wheelhouse: str, found: Iterable[dict[str, Any]], signers: Signers | None = None) -> set[str]:
     """What the lines of these releases point to: after a rollback that is not the newest.
 
     A line's own pointer speaks for releases, the one of its candidates for candidates only.
@@ -64,7 +81,9 @@ def pointed(wheelhouse: str, found: Iterable[dict[str, Any]]) -> set[str]:
         if item.get("line"):
             line = str(item["line"]) + ("" if item.get("status") == "release" else ".candidates")
             by_line.setdefault(line, set()).add(release_id(item))
-    return {id for line, ids in by_line.items() for id in ids.intersection(members(wheelhouse, line))}
+    return {
+        id for line, ids in by_line.items() for id in ids.intersection(members(wheelhouse, line, signers))
+    }
 
 
 def alone(release: dict[str, Any]) -> bool:
@@ -128,25 +147,17 @@ def quoted(text: str) -> str:
     return f'"{text}"' if text.startswith("$WHEELHOUSE") else shlex.quote(text)
 
 
-def signed(wheelhouse: str, allowed_signers: str, signer: str) -> Result:
-    """Verify the catalogue's signature, and with it every hash that it names."""
-    data, signature = read(wheelhouse, "releases.json"), read(wheelhouse, "releases.json.sig")
+def signed(wheelhouse: str, name: str, signers: Signers) -> Result:
+    """Verify a document's signature; the catalogue's also vouches for every hash that it names."""
+    try:
+        data, signature = read(wheelhouse, name), read(wheelhouse, f"{name}.sig")
+    except OSError as error:
+        return Result("signature", "failed", f"none for {name}: {error}")
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "releases.json.sig"
+        path = Path(directory) / "signature"
         path.write_bytes(signature)
-        words = [
-            "ssh-keygen",
-            "-Y",
-            "verify",
-            "-f",
-            allowed_signers,
-            "-I",
-            signer,
-            "-n",
-            "sglwheel",
-            "-s",
-            str(path),
-        ]
+        who = ["-f", signers.file, "-I", signers.principal, "-n", "sglwheel"]
+        words = ["ssh-keygen", "-Y", "verify", *who, "-s", str(path)]
         try:
             done = subprocess.run(
                 words, input=data, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False

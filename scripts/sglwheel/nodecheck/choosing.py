@@ -9,6 +9,7 @@ import sys
 from typing import Any, NamedTuple
 
 from sglwheel.nodecheck.catalogue import (
+    Signers,
     StopError,
     alone,
     available,
@@ -35,12 +36,14 @@ class Choice(NamedTuple):
     line: str | None
 
 
-def choose(node: Node, wheelhouse: str, *, release: str | None, line: str | None) -> Choice:
+def choose(
+    node: Node, wheelhouse: str, *, release: str | None, line: str | None, signers: Signers | None = None
+) -> Choice:
     """Judge all that may be recommended, or one `release`, or what one `line` points to.
 
-    Raises StopError where there is nothing to judge.
+    Raises StopError where there is nothing to judge, or nobody of `signers` said where a line points.
     """
-    choices = _choices(wheelhouse, release=release, line=line)
+    choices = _choices(wheelhouse, release=release, line=line, signers=signers)
     judged = [(item, fits(node, item)) for item in choices]
     good = [pair for pair in judged if all(result.status != "failed" for result in pair[1])]
     # The nearest miss explains most.
@@ -61,10 +64,13 @@ def choose(node: Node, wheelhouse: str, *, release: str | None, line: str | None
     return Choice(chosen, results, _line(wheelhouse, chosen, others, alone=bool(missing) or alone(chosen)))
 
 
-def _choices(wheelhouse: str, *, release: str | None, line: str | None) -> list[dict[str, Any]]:
+def _choices(
+    wheelhouse: str, *, release: str | None, line: str | None, signers: Signers | None
+) -> list[dict[str, Any]]:
     found = releases(wheelhouse)
-    wanted = members(wheelhouse, line) if line else None
-    choices = available(found, pointed(wheelhouse, found) if wanted is None and not release else ())
+    wanted = members(wheelhouse, line, signers) if line else None
+    free = wanted is None and not release
+    choices = available(found, pointed(wheelhouse, found, signers) if free else ())
     if wanted is not None:
         choices = [item for item in choices if release_id(item) in wanted]
     if release:

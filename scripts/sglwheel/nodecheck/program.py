@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sglwheel.nodecheck.catalogue import StopError, release_id, releases, signed
+from sglwheel.nodecheck.catalogue import Signers, StopError, release_id, releases, signed
 from sglwheel.nodecheck.choosing import choose
 from sglwheel.nodecheck.fits import fits
 from sglwheel.nodecheck.node import KERNELS, Node, Result, contents, installed_version, look, modules
@@ -32,12 +32,22 @@ _LOADER = re.compile("cannot open shared object file|undefined symbol|version `.
 def before(options: argparse.Namespace) -> dict[str, Any]:
     """Judge the node, choose a release, and remember what torch is."""
     node = look()
-    chosen = choose(node, options.wheelhouse, release=options.release, line=options.line)
+    chosen = choose(
+        node,
+        options.wheelhouse,
+        release=options.release,
+        line=options.line,
+        signers=_signers(options),
+    )
     id = release_id(chosen.release)
     if chosen.line:
         state = {"torch": _torch_state(node), "release": id}
         Path(options.state).write_text(json.dumps(state, indent=1) + "\n")
     return report("before", chosen.results, release=id, line=chosen.line)
+
+
+def _signers(options: argparse.Namespace) -> Signers | None:
+    return Signers(options.allowed_signers, options.signer) if options.allowed_signers else None
 
 
 def _torch_state(node: Node) -> dict[str, Any] | None:
@@ -170,15 +180,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--imports", nargs="*", help="modules to import; otherwise the wheel's own")
     parser.add_argument("--no-import", action="store_true")
     parser.add_argument(
-        "--allowed-signers", help="an ssh allowed_signers file: check the catalogue's signature"
+        "--allowed-signers",
+        help="an ssh allowed_signers file: check who signed catalogue and lines",
     )
     parser.add_argument("--signer", default="sglwheel", help="the principal in that file")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     try:
-        signature = None
-        if options.allowed_signers:
-            signature = signed(options.wheelhouse, options.allowed_signers, options.signer)
+        signers = _signers(options)
+        signature = signed(options.wheelhouse, "releases.json", signers) if signers else None
         if signature and signature.status == "failed":
             done = report(options.check, [signature])
         else:

@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from sglwheel import files
 from sglwheel.errors import WheelhouseError
-from sglwheel.wheelhouse import index
+from sglwheel.wheelhouse import index, signing
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.links import link
 from sglwheel.wheelhouse.record import Record, now
@@ -298,4 +298,6 @@ def _usable(house: Wheelhouse, ids: Iterable[str]) -> None:
 
 def _save(house: Wheelhouse, pointer: Pointer) -> None:
     text = json.dumps(pointer.model_dump(mode="json"), indent=1) + "\n"
-    files.write_atomic(directory(house, pointer.name) / "line.json", text)
+    path = directory(house, pointer.name) / "line.json"
+    signing.drop(path)
+    files.write_atomic(path, text)

@@ -1,7 +1,8 @@
 """Detached signatures that need no network: `ssh-keygen -Y`, which every node with OpenSSH can verify.
 
 A signature says that a holder of the key published these bytes. It protects against a changed copy, mirror or
-server. It does not protect against a stolen key, and says nothing about what the code does.
+server. It does not protect against a stolen key, nor against who withholds a file or shows an older state,
+which was signed as well, and says nothing about what the code does.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def sign(path: Path, key: Path) -> Path:
 
     Raises WheelhouseError.
     """
-    target = path.with_name(f"{path.name}.sig")
+    target = signature(path)
     done = process.run(
         ["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", NAMESPACE],
         failure=WheelhouseError,
@@ -39,12 +40,12 @@ def sign(path: Path, key: Path) -> Path:
 
 def verify(path: Path, allowed_signers: Path, *, principal: str = PRINCIPAL) -> str | None:
     """Why `<path>.sig` is no good signature of `path` by one of the allowed, or None if it is one."""
-    signature = path.with_name(f"{path.name}.sig")
-    if not signature.is_file():
+    there = signature(path)
+    if not there.is_file():
         return "is not signed"
     who: list[process.Argument] = ["-f", allowed_signers, "-I", principal]
     done = process.run(
-        ["ssh-keygen", "-Y", "verify", *who, "-n", NAMESPACE, "-s", signature],
+        ["ssh-keygen", "-Y", "verify", *who, "-n", NAMESPACE, "-s", there],
         failure=WheelhouseError,
         input=path.read_bytes(),
         accept=range(256),
@@ -56,39 +57,52 @@ def verify(path: Path, allowed_signers: Path, *, principal: str = PRINCIPAL) -> 
     return said[-1] if said else "the signature is wrong"
 
 
+def drop(path: Path) -> None:
+    """Before `path` says something else: what was signed is no longer there."""
+    signature(path).unlink(missing_ok=True)
+
+
 def resign(house: Wheelhouse, changed: Iterable[Record]) -> None:
-    """Keep signatures in step with a change: make them where a key is set, or drop one that no longer fits.
+    """Keep signatures in step with a change: make them where a key is set, or drop those that no longer fit.
 
     `SGLWHEEL_SIGNING_KEY` names the key file.
     """
     key = os.environ.get("SGLWHEEL_SIGNING_KEY")
-    if not key:
-        house.catalogue.with_name(f"{house.catalogue.name}.sig").unlink(missing_ok=True)
-        return
-    for record in changed:
-        wheel = house.builds / record.id / record.filename
-        if not record.removed and not wheel.with_name(f"{wheel.name}.sig").exists():
-            sign(wheel, Path(key))
-    sign(house.catalogue, Path(key))
+    drop(house.catalogue)
+    if key:
+        _sign(house, changed, Path(key))
 
 
 def sign_all(house: Wheelhouse, key: Path) -> list[Path]:
-    """Sign each wheel that has no signature, and the catalogue, which names all hashes. Needs the lock."""
-    signed = []
-    for record in sorted(house.records().values(), key=Record.order):
-        wheel = house.builds / record.id / record.filename
-        if not record.removed and not wheel.with_name(f"{wheel.name}.sig").exists():
-            signed.append(sign(wheel, key))
-    signed.append(sign(house.catalogue, key))
-    return signed
+    """Sign each wheel and line that has no signature, and the catalogue, which names all hashes.
+
+    Needs the lock.
+    """
+    return _sign(house, sorted(house.records().values(), key=Record.order), key)
 
 
 def unsigned(house: Wheelhouse, allowed_signers: Path) -> dict[str, str]:
     """What has no good signature, each with the reason."""
-    paths = [
-        house.builds / record.id / record.filename
-        for record in sorted(house.records().values(), key=Record.order)
-        if not record.removed
-    ]
-    why = {path: verify(path, allowed_signers) for path in [house.catalogue, *paths] if path.is_file()}
+    records = sorted(house.records().values(), key=Record.order)
+    paths = [house.catalogue, *_lines(house), *_wheels(house, records)]
+    why = {path: verify(path, allowed_signers) for path in paths if path.is_file()}
     return {str(path.relative_to(house.root)): reason for path, reason in why.items() if reason}
+
+
+def _sign(house: Wheelhouse, records: Iterable[Record], key: Path) -> list[Path]:
+    missing = [path for path in (*_wheels(house, records), *_lines(house)) if not signature(path).exists()]
+    return [sign(path, key) for path in (*missing, house.catalogue)]
+
+
+def _wheels(house: Wheelhouse, records: Iterable[Record]) -> list[Path]:
+    return [house.builds / record.id / record.filename for record in records if not record.removed]
+
+
+def _lines(house: Wheelhouse) -> list[Path]:
+    """What says where each line points: a node that follows one installs what stands there."""
+    return sorted(house.root.glob("lines/*/line.json"))
+
+
+def signature(path: Path) -> Path:
+    """Where the signature of `path` lies."""
+    return path.with_name(f"{path.name}.sig")
