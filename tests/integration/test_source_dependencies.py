@@ -194,12 +194,13 @@ def test_fetched_project_and_what_it_fetches(world: World, lib: Repository) -> N
     inner = world.repository(SUB)
     inner.commit({"include/i.h": ""})
     (lib.path / "CMakeLists.txt").write_text(declare(head(inner), SUB, "inner")["CMakeLists.txt"])
-    lib.commit({})
+    lib.commit({"docs/logo.PNG": "P" * 20_000})
     text = f"FetchContent_Declare(lib GIT_REPOSITORY {LIB} GIT_TAG {head(lib)})\n"
     text += "FetchContent_MakeAvailable(lib)\n"
     found = {item.name: item for item in dependencies(world, {"CMakeLists.txt": text}).sources}
     assert set(found) == {"inner", "lib"}
     assert "docs/manual.txt" in files_of(found["lib"].path), "a project of its own is taken whole"
+    assert "docs/logo.PNG" not in files_of(found["lib"].path), "but for what no compiler reads"
     assert files_of(found["inner"].path) == {"include/i.h"}
 
 

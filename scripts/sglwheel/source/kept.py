@@ -21,7 +21,7 @@ from sglwheel.source.store import GitStore
 from sglwheel.types import CommitId
 
 # Part of what names an export: raise it when the same request would give other files.
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,16 @@ _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]*\.\./[^"\n]+)"', re
 _CODE = frozenset(
     {".h", ".hpp", ".hh", ".hxx", ".cuh", ".cu", ".c", ".cc", ".cpp", ".cxx", ".inl", ".inc", ".ipp"}
 )
+# Pictures and the like of documentation, a third of what a small project weighs: no compiler reads them.
+_SHOWN = frozenset(
+    {".gif", ".ico", ".ipynb", ".jpeg", ".jpg", ".mp4", ".pdf", ".png", ".pptx", ".svg", ".webp"}
+)
 _LICENSE = re.compile(r"(licen[cs]e|copying|notice|authors|thirdparty|third[_-]party)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is wanted of a commit: paths (`.` is everything), and submodules that no path passes through."""
+    """What is wanted of a commit: paths (`.` is all that a build can read), and submodules beside them."""
 
     paths: frozenset[str]
     submodules: tuple[str, ...] = ()
@@ -117,7 +121,7 @@ def _submodule_paths(request: Request, links: Mapping[str, Entry]) -> dict[str, 
 
 
 def _choose(paths: Iterable[str], entries: Mapping[str, Entry]) -> set[str]:
-    blobs = [path for path, entry in entries.items() if entry.kind == "blob"]
+    blobs = [path for path, entry in entries.items() if entry.kind == "blob" and not _shown(path)]
     # Licences, versions and the like lie at the top and cost little.
     chosen = {path for path in blobs if "/" not in path}
     for path in paths:
@@ -128,6 +132,10 @@ def _choose(paths: Iterable[str], entries: Mapping[str, Entry]) -> set[str]:
         if path:
             chosen |= {blob for blob in blobs if blob.startswith(f"{path}/")}
     return chosen
+
+
+def _shown(path: str) -> bool:
+    return posixpath.splitext(path)[1].lower() in _SHOWN
 
 
 def _included(paths: Iterable[str], entries: Mapping[str, Entry], root: Path) -> set[str]:
