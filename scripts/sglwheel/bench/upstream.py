@@ -120,7 +120,16 @@ def _compiles(context: Context, *, own: bool) -> list[Compile]:
         chosen = replace(chosen, patches=())
     env = toolchain.prepare(recipe, torchpin.pin(recipe), context.layout, context.mirrors, context.lent)
     patched = patching.apply(context.checkout, chosen, context.facts, context.layout, recipe)
-    fetched = source.dependencies(patched, recipe, context.layout, context.mirrors, context.options.overrides)
+    # Upstream's own way fetches more than the recipe's, whose lock must not learn of it.
+    fetched = source.dependencies(
+        patched,
+        recipe,
+        context.layout,
+        context.mirrors,
+        context.options.overrides,
+        refit=True,
+        keep=False,
+    )
     date = context.checkout.date
     listed = build.configure(recipe, patched, fetched, env, context.layout, date=date)
     return [_compile(entry) for entry in json.loads(listed.read_text("utf-8"))]
