@@ -35,8 +35,8 @@ class WholeFile(FileResponse):
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            at = 0
-            while piece := _in_memory(descriptor, at) or await run_in_threadpool(
+            at, buffer = 0, memoryview(bytearray(_PIECE))
+            while piece := _in_memory(descriptor, at, buffer) or await run_in_threadpool(
                 os.pread, descriptor, _PIECE, at
             ):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -46,14 +46,13 @@ class WholeFile(FileResponse):
             os.close(descriptor)
 
 
-def _in_memory(descriptor: int, at: int) -> bytes:
+def _in_memory(descriptor: int, at: int, buffer: memoryview) -> bytes:
     """What can be read there at once; nothing where the disk must be asked, or the system cannot tell."""
-    buffer = bytearray(_PIECE)
     try:
         size = os.preadv(descriptor, [buffer], at, os.RWF_NOWAIT)
     except OSError:
         return b""
-    return bytes(memoryview(buffer)[:size])
+    return bytes(buffer[:size])
 
 
 async def _watch(receive: Receive, sending: anyio.CancelScope) -> None:

@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount
-from starlette.staticfiles import PathLike, StaticFiles
+from starlette.staticfiles import NotModifiedResponse, PathLike, StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sglwheel.errors import WheelhouseError
@@ -112,10 +112,9 @@ class _Files(StaticFiles):
     def file_response(
         self, full_path: PathLike, stat_result: os.stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
-        response = super().file_response(full_path, stat_result, scope, status_code)
-        if isinstance(response, FileResponse):
-            return WholeFile(full_path, status_code, stat_result=stat_result)
-        return response
+        response = WholeFile(full_path, status_code, stat_result=stat_result)
+        known = self.is_not_modified(response.headers, Headers(scope=scope))
+        return NotModifiedResponse(response.headers) if known else response
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         parts = path.split("/")
