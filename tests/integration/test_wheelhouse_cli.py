@@ -70,7 +70,13 @@ def test_a_release_through_its_life(root: Path, tmp_path: Path) -> None:
     allowed.write_text(f"sglwheel {(tmp_path / 'key.pub').read_text()}")
     signed = ("verify", "--allowed-signers", str(allowed))
     assert "not as they should be" in run(root, *signed, code=9)
-    assert len(run(root, "sign", "--key", str(tmp_path / "key")).splitlines()) == 4
+    names = run(root, "sign", "--key", str(tmp_path / "key")).splitlines()
+    assert len([name for name in names if name.endswith(".whl.sig")]) == 3
+    assert [name for name in names if not name.startswith("builds/")] == [
+        "lines/cu130/line.json.sig",
+        "lines/cu130.candidates/line.json.sig",
+        "releases.json.sig",
+    ]
     assert "all as published" in run(root, *signed)
     (root / "index.html").write_text("")
     assert "not as it should be" in run(root, "verify", code=9)
