@@ -31,6 +31,16 @@ def test_a_fixed_j_is_killed_where_the_governor_brings_every_unit_to_its_end(tmp
     assert len(list((tmp_path / "ours").glob("u*.o"))) == 6
 
 
+def test_who_stands_for_the_kernel_charges_what_it_would(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(fakes, "memory_cgroup", lambda *_: None)
+    # Sixty launchers wait at once, with one interpreter's pages in memory.
+    small = [fakes.Fake(f"u{number}", 0.05, 20 * MIB) for number in range(60)]
+    ours = fakes.governed(small, tmp_path / "ours", slots=2, limit=50 * MIB)
+    assert (ours.killed, ours.failed) == (0, False)
+    large = [fakes.Fake(f"u{number}", 1.0, 100 * MIB) for number in range(4)]
+    assert fakes.fixed(large, tmp_path / "plain", width=4, limit=200 * MIB).killed
+
+
 def test_the_table_is_the_real_wheels() -> None:
     units = fakes.table(memory=16, time=16)
     assert len(units) == 100

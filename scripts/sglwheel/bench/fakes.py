@@ -198,7 +198,7 @@ class _Watchdog(_Jail):
 
     def _look(self, root: int) -> None:
         while not self._stop.wait(_WATCH):
-            sizes = {each: meter.resident_of(each) for each in meter.tree(root)}
+            sizes = {each: meter.private_of(each) for each in meter.tree(root)}
             self.peak = max(self.peak, sum(sizes.values()))
             if sum(sizes.values()) > self._limit:
                 meter.kill(max(sizes, key=lambda each: sizes[each]))
