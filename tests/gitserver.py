@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import os
 import subprocess
-import threading
 import time
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-import tlsworld
+from loopback import Loopback
 
 _BACKEND = (
     "git -c safe.directory=* -c uploadpack.allowFilter=true -c uploadpack.allowAnySHA1InWant=true"
@@ -20,7 +19,7 @@ _BACKEND = (
 
 
 @dataclass
-class GitServer:
+class GitServer(Loopback):
     """Serves the repositories below `root`; `faults` are what goes wrong with the next packs, in turn.
 
     A status refuses, `cut` ends in the middle, `stall` sends nothing for a while, `flip` changes a byte.
@@ -34,31 +33,9 @@ class GitServer:
     tls: tuple[Path, Path] | None = None
     """Certificate and key."""
 
-    def __enter__(self) -> GitServer:
-        own = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                own.answer(self)
-
-            do_POST = do_GET  # noqa: N815
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        if self.tls is not None:
-            tlsworld.serve(self.server, *self.tls)
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-    def url(self, name: str, who: str = "") -> str:
-        return f"{'http' if self.tls is None else 'https'}://{who}127.0.0.1:{self.server.server_port}/{name}"
+    def of(self, name: str, who: str = "") -> str:
+        """The url of a repository."""
+        return f"{self.at(who)}/{name}"
 
     def answer(self, to: BaseHTTPRequestHandler) -> None:
         path, _, query = to.path.partition("?")

@@ -8,16 +8,15 @@ import io
 import os
 import socket
 import struct
-import threading
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-import tlsworld
+from loopback import Loopback
 from sglwheel.mirrors import Mirrors
 
 NIGHTLY = "/whl/nightly/cu130"
@@ -64,7 +63,7 @@ def torch(version: str, *, tag: str = TORCH_TAG, cuda: str = "13.0") -> tuple[st
 
 
 @dataclass
-class Index:
+class Index(Loopback):
     """A server; `projects` maps a page to its files, `faults` a path to what goes wrong there, in turn.
 
     With `login` (`user:password`) it serves nobody else, with `tls` (certificate, key) over TLS alone. A
@@ -76,36 +75,7 @@ class Index:
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     login: str = ""
     tls: tuple[Path, Path] | None = None
-
-    def __enter__(self) -> Index:
-        index = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                index.answer(self)
-
-            do_HEAD = do_GET  # noqa: N815
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        if self.tls is not None:
-            tlsworld.serve(self.server, *self.tls)
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-    @property
-    def url(self) -> str:
-        scheme = "https" if self.tls is not None else "http"
-        return f"{scheme}://127.0.0.1:{self.server.server_port}"
+    protocol = "HTTP/1.1"
 
     @property
     def mirrors(self) -> Mirrors:

@@ -108,13 +108,8 @@ def run(
         done.stdout,
     )
     if completed.returncode not in accept:
-        tail = without_secrets(completed.stderr.strip() or completed.stdout.strip())[-2000:]
-        raise failure(
-            f"{what or words[0]} failed ({describe_status(completed.returncode)})"
-            + (f": {tail}" if tail else ""),
-            where={"command": completed.command, **({"cwd": str(cwd)} if cwd else {})},
-            next=next,
-        )
+        said = completed.stderr.strip() or completed.stdout.strip()
+        raise _failed(failure, words, completed.returncode, said, cwd=cwd, what=what, next=next)
     return completed
 
 
@@ -142,11 +137,8 @@ def metered(
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
             said.seek(0)
-            tail = without_secrets(said.read().decode("utf-8", "replace").strip())[-2000:]
-            raise failure(
-                f"{what or words[0]} failed ({describe_status(child.returncode)}): {tail}",
-                where={"command": shown, **({"cwd": str(cwd)} if cwd else {})},
-            )
+            text = said.read().decode("utf-8", "replace").strip()
+            raise _failed(failure, words, child.returncode, text, cwd=cwd, what=what)
     return usage.ru_utime + usage.ru_stime
 
 
@@ -207,6 +199,25 @@ def stream(
             if previous is not None:
                 signal.signal(signal.SIGTERM, previous)
     return Completed(words, child.returncode, "\n".join(last), "")
+
+
+def _failed(
+    failure: type[SglwheelError],
+    words: Sequence[str],
+    returncode: int,
+    said: str,
+    *,
+    cwd: Path | None,
+    what: str | None,
+    next: str | None = None,
+) -> SglwheelError:
+    """A command's bad end, with the last of what it said."""
+    tail = without_secrets(said)[-2000:]
+    return failure(
+        f"{what or words[0]} failed ({describe_status(returncode)})" + (f": {tail}" if tail else ""),
+        where={"command": without_secrets(shlex.join(words)), **({"cwd": str(cwd)} if cwd else {})},
+        next=next,
+    )
 
 
 def describe_status(returncode: int) -> str:

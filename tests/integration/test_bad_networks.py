@@ -56,7 +56,7 @@ def test_what_passes_is_survived(
     world: World, wanted: CommitId, server: GitServer, faults: list[str]
 ) -> None:
     server.faults += faults
-    found = checkout(world, wanted, server.url("up"))
+    found = checkout(world, wanted, server.of("up"))
     assert found.commit == wanted and not server.faults
     assert server.packs > len(faults)
 
@@ -68,7 +68,7 @@ def test_a_server_that_stalls_is_left(
     monkeypatch.setattr(transport, "PATIENCE", patience)
     server.faults += ["stall"] * transport.ATTEMPTS
     # Also on a host that is as slow as the server: then this place is given up, and the next one is asked.
-    assert checkout(world, wanted, server.url("up"), str(world.root / "upstreams/up")).commit == wanted
+    assert checkout(world, wanted, server.of("up"), str(world.root / "upstreams/up")).commit == wanted
     assert server.packs > 1
 
 
@@ -77,23 +77,23 @@ def test_damage_is_refused_and_the_next_place_is_asked(
 ) -> None:
     server.faults += ["flip"] * 10
     with pytest.raises(SourceError) as caught:
-        checkout(world, wanted, server.url("up"))
-    assert server.url("up") in caught.value.where
+        checkout(world, wanted, server.of("up"))
+    assert server.of("up") in caught.value.where
     assert "SGLWHEEL_MIRRORS='" in (caught.value.next or "")
     gone = f"http://127.0.0.1:1/{tmp_path.name}"
-    assert checkout(world, wanted, gone, server.url("up"), str(world.root / "upstreams/up")).commit == wanted
+    assert checkout(world, wanted, gone, server.of("up"), str(world.root / "upstreams/up")).commit == wanted
 
 
 def test_who_we_are_is_not_written_down(
     world: World, wanted: CommitId, server: GitServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    place = server.url("up", who="me:s3cret@")
+    place = server.of("up", who="me:s3cret@")
     server.login = "me:s3cret"
     with pytest.raises(SourceError, match="cannot get"):
-        checkout(world, wanted, server.url("up"))
+        checkout(world, wanted, server.of("up"))
     checkout(world, wanted, place)
     with pytest.raises(SourceError) as caught:
-        checkout(world, CommitId("0" * 40), server.url("none", who="me:s3cret@"), place)
+        checkout(world, CommitId("0" * 40), server.of("none", who="me:s3cret@"), place)
     told = f"{caught.value.what}{caught.value.where}{caught.value.next}{capfd.readouterr()}"
     assert "s3cret" not in told and "127.0.0.1" in told
     everything = [path for path in world.root.rglob("*") if path.is_file()]

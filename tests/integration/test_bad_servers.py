@@ -273,10 +273,10 @@ def test_git_trusts_what_the_standard_variable_names(
     made, key = tlsworld.certificate(tmp_path)
     user.patient()
     with GitServer(world.root / "upstreams", tls=(made, key)) as server:
-        user.mirrors((UPSTREAM, server.url("up")))
+        user.mirrors((UPSTREAM, server.of("up")))
         code, said = user.run("patch", "r")
         assert code == 3 and server.packs == 0
-        assert server.url("up") in said and "its certificate is not trusted; SSL_CERT_FILE or git's" in said
+        assert server.of("up") in said and "its certificate is not trusted; SSL_CERT_FILE or git's" in said
         assert not list(world.received())
         monkeypatch.setenv("SSL_CERT_FILE", str(made))
         code, said = user.run("patch", "r")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sglwheel.files import Layout
-from sglwheel.wheelhouse import Lines, Wheelhouse, pointers, publish
+from sglwheel.wheelhouse import Lines, Wheelhouse, linerecord, publish
 from sglwheel.wheelhouse.life import yank
 from wheelworld import Check, http_directory, make_kernel, reports
 
@@ -136,7 +136,7 @@ def test_a_line_s_page_has_the_lines_of_what_it_points_to(root: Path, page: Any)
     with http_directory(root) as (url, _):
         for location, home in ((str(root), root.as_uri()), (url, url)):
             page.goto(f"{home}/lines/cu130/index.html")
-            pointer = pointers.load(Wheelhouse(root), "cu130")
+            pointer = linerecord.load(Wheelhouse(root), "cu130")
             assert pointer is not None and len(pointer.members) == 2
             for number, id in enumerate(pointer.members, start=1):
                 page.click(f"button[data-copy=uv-{number}]")

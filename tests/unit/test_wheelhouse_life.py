@@ -12,7 +12,7 @@ from pypi_simple import ProjectPage
 
 from sglwheel.errors import WheelhouseError
 from sglwheel.files import Layout
-from sglwheel.wheelhouse import Release, Wheelhouse, pointers, publish
+from sglwheel.wheelhouse import Release, Wheelhouse, linerecord, pointers, publish
 from sglwheel.wheelhouse.life import GpuReport, promote, unyank, yank
 from sglwheel.wheelhouse.verify import verify
 from wheelworld import digest, make_kernel, reports
@@ -46,7 +46,7 @@ def flat(house: Wheelhouse) -> set[str]:
 
 
 def members(house: Wheelhouse, name: str) -> list[str]:
-    pointer = pointers.load(house, name)
+    pointer = linerecord.load(house, name)
     wheels = {path.name for path in (house.root / "lines" / name).glob("*.whl")}
     assert wheels == {house.read(id).filename for id in (pointer.members if pointer else ())}
     return [id.rpartition("sm120a.")[2].partition("-")[0] for id in (pointer.members if pointer else ())]
@@ -131,7 +131,7 @@ def test_a_line_moves_only_when_its_set_is_complete(house: Wheelhouse, tmp_path:
     other = put(house, tmp_path, 1, torch="2.11.0")
     assert members(house, "cu130") == ["1", "1"]
     with house.locked():
-        pointers.promise(house, "cu130", [pointers.Cell.of(first.record), pointers.Cell.of(other.record)])
+        pointers.promise(house, "cu130", [linerecord.Cell.of(first.record), linerecord.Cell.of(other.record)])
     put(house, tmp_path, 2)
     assert members(house, "cu130") == ["1", "1"], "torch 2.11.0 is still missing"
     candidate = put(house, tmp_path, 2, torch="2.11.0", gpu=False)
@@ -210,7 +210,7 @@ def test_an_interrupted_move_is_finished_by_the_next_change(house: Wheelhouse, t
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".git", "A"])
 def test_a_hostile_line_name_is_refused(house: Wheelhouse, name: str) -> None:
     with pytest.raises(WheelhouseError, match="not a line's name"):
-        pointers.load(house, name)
+        linerecord.load(house, name)
 
 
 def test_find_takes_what_people_paste(house: Wheelhouse, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def metered(compiles: Sequence[Compile], scratch: Path, budget: Budget) -> Mappi
     """CPU seconds of each, by the policy that a build has: longest first, those that fit beside the others.
 
     Seconds of one grow with what runs beside it on shared hardware threads, so what is to be compared belongs
-    into one call. Raises BuildError with what the compiler says.
+    into one call. Raises BuildError with what the compiler says, once those that run beside it have ended.
     """
     # What is free once the first of them runs is no longer free, so it is asked before.
     room, waiting = budget.room(), list(compiles)
@@ -62,11 +62,7 @@ def metered(compiles: Sequence[Compile], scratch: Path, budget: Budget) -> Mappi
                 continue
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 item, begun = running.pop(done)
-                try:
-                    spent[item] = done.result()
-                except BuildError:
-                    waiting.clear()  # those that run come to their end first
-                    raise
+                spent[item] = done.result()
                 took = console.format_seconds(time.monotonic() - begun)
                 left = f"{len(waiting)} wait, {len(running)} run"
                 console.detail(f"{item.stem} of {item.target}: {spent[item]:.1f} CPU-s in {took}; {left}")

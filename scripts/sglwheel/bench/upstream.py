@@ -66,19 +66,29 @@ def flags(setting: Setting) -> Iterator[Ratio]:
     ours, theirs = _compiles(context, own=True), _compiles(context, own=False)
     console.say(f"ours: {len(ours)} units; upstream's defaults: {len(theirs)} ({_targets(theirs)})")
     budget = setting.options.allowance.budget()
+    room = budget.room()
     named, skipped = [], []
     for stem in setting.units or (*LARGEST, *OTHERS):
         if not _of(ours, stem) or not _of(theirs, stem):
-            raise UsageError(f"no unit {stem} in both builds", where={"ours": str(len(_of(ours, stem)))})
+            both = sorted({item.stem for item in ours if item.cuda} & {item.stem for item in theirs})
+            raise UsageError(
+                f"no unit {stem} in both builds",
+                where={"in both": ", ".join(both)},
+                next="sglwheel bench upstream --unit <one of them>",
+            )
         need = max(item.cost.peak for item in _of(theirs, stem))
-        if need > budget.room():
-            free = console.format_bytes(budget.room())
+        if need > room:
+            free = console.format_bytes(room)
             console.warn(f"{stem} is left out: it needs {console.format_bytes(need)}, {free} are free")
             skipped.append(stem)
         else:
             named.append(stem)
     if not named:
-        raise BuildError("no unit could be compiled here", where={"left out": ", ".join(skipped)})
+        raise BuildError(
+            "no unit could be compiled here",
+            where={"left out": ", ".join(skipped)},
+            next="end other work, or name smaller ones with --unit",
+        )
     extra = {name: _samples(theirs, name) for name in _EXTRAS}
     pairs = [item for stem in named for item in (*_of(ours, stem), *_of(theirs, stem))]
     spent = metered([*pairs, *(item for items in extra.values() for item in items)], setting.scratch, budget)

@@ -39,11 +39,11 @@ def _house() -> Wheelhouse:
 @as_json
 def list_(as_json: bool) -> None:
     """List releases, newest first, and where each line points."""
-    from sglwheel.wheelhouse import pointers
+    from sglwheel.wheelhouse import linerecord
 
     house = _house()
     records = sorted(house.records().values(), key=lambda record: record.order(), reverse=True)
-    lines = pointers.load_all(house)
+    lines = linerecord.load_all(house)
     if as_json:
         console.emit_json(
             {
@@ -127,9 +127,11 @@ def rollback(line: str) -> None:
 @click.argument("releases", nargs=-1, required=True)
 def promise(line: str, releases: tuple[str, ...]) -> None:
     """Let LINE move only when there is a successor to each of RELEASES (same torch, machine, GPUs)."""
+    from sglwheel.wheelhouse.linerecord import Cell
+
     _move(
         lambda house, pointers: pointers.promise(
-            house, line, [pointers.Cell.of(house.find(text).record) for text in releases]
+            house, line, [Cell.of(house.find(text).record) for text in releases]
         )
     )
 

@@ -109,6 +109,7 @@ def read(path: Path, analyse: Analyse, *, whole: bool = False) -> WheelFile:
         raise InspectionError(
             f"cannot read the wheel: {error.strerror}", where={"file": str(path)}
         ) from error
+    # zipfile raises the last for a version of the format that it does not know.
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise InspectionError(
             f"not a wheel: {error}", where={"file": str(path)}, next="download or build it again"

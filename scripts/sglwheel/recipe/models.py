@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import hashlib
 import json
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ class Torch(Table):
     index_url: GitUrl | None = Field(None, description="index that serves this build, if it is not PyPI")
 
 
-class Build(Table):
+class Build(Table, abc.ABC):
     """How it is built, as far as every kind says so."""
 
     python: ToolVersion | None = Field(
@@ -67,9 +68,9 @@ class Build(Table):
     )
 
     @property
+    @abc.abstractmethod
     def tools(self) -> Mapping[str, Version]:
         """Distributions of the build environment beside torch, each at one version."""
-        raise NotImplementedError
 
     @property
     def toolkit(self) -> Version | None:

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from sglwheel.errors import WheelhouseError
-from sglwheel.wheelhouse import pointers
+from sglwheel.wheelhouse import linerecord
 from sglwheel.wheelhouse.house import Wheelhouse
-from sglwheel.wheelhouse.pointers import Generation, generation
+from sglwheel.wheelhouse.linerecord import Generation, generation
 from sglwheel.wheelhouse.record import Record, now
 from sglwheel.wheelhouse.settle import settle
 
@@ -63,7 +63,7 @@ def collect(
     pinned = _pins(policy.pins)
     with house.locked():
         records = [record for record in house.records().values() if not record.removed]
-        needed = _needed(pointers.load_all(house).values())
+        needed = _needed(linerecord.load_all(house).values())
         ranks = _ranks(records)
         verdicts = []
         for record in sorted(records, key=Record.order):
@@ -115,7 +115,7 @@ def _names_version(version: str, text: str) -> bool:
     return False
 
 
-def _needed(lines: Iterable[pointers.Pointer]) -> dict[str, str]:
+def _needed(lines: Iterable[linerecord.Pointer]) -> dict[str, str]:
     """What lines point to, and what they would go back to."""
     needed: dict[str, str] = {}
     for line in lines:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sglwheel import files
 from sglwheel.errors import WheelhouseError
-from sglwheel.wheelhouse import pointers
+from sglwheel.wheelhouse import linerecord
 from sglwheel.wheelhouse.facts import checks
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.record import Record, Release
@@ -69,7 +69,8 @@ def yank(house: Wheelhouse, text: str, reason: str, *, force: bool = False) -> R
         raise WheelhouseError("a yank needs a reason: people who pinned the release read it")
     with house.locked():
         record = _changeable(house, house.find(text).id)
-        holders = [name for name, pointer in pointers.load_all(house).items() if record.id in pointer.members]
+        lines = linerecord.load_all(house)
+        holders = [name for name, pointer in lines.items() if record.id in pointer.members]
         if holders and not force:
             raise WheelhouseError(
                 f"{record.id} cannot be yanked: {', '.join(holders)} points to it",

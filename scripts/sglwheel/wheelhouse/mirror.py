@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sglwheel import programs
 from sglwheel.buckets import open_bucket, open_directory
 from sglwheel.errors import WheelhouseError
-from sglwheel.wheelhouse import pointers
+from sglwheel.wheelhouse import linerecord
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.links import link, same
 from sglwheel.wheelhouse.record import Record
@@ -147,7 +147,7 @@ class _Snapshot:
 def _second_names(house: Wheelhouse, records: Iterable[Record]) -> dict[str, str]:
     homes = {record.id: f"builds/{record.id}/{record.filename}" for record in records}
     names = {record.filename: homes[record.id] for record in records if record.available}
-    for line in pointers.load_all(house).values():
+    for line in linerecord.load_all(house).values():
         for home in map(homes.__getitem__, line.members):
             names[f"lines/{line.name}/{home.rpartition('/')[2]}"] = home
     return names

@@ -2,114 +2,31 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Literal
-
-import pydantic
-from packaging.version import Version
-from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from sglwheel import files
 from sglwheel.errors import WheelhouseError
-from sglwheel.wheelhouse import index, signing
+from sglwheel.wheelhouse import index
 from sglwheel.wheelhouse.house import Wheelhouse
+from sglwheel.wheelhouse.linerecord import (
+    NAME,
+    Cell,
+    Generation,
+    Move,
+    Pointer,
+    Why,
+    directory,
+    generation,
+    load,
+    load_all,
+    save,
+)
 from sglwheel.wheelhouse.links import link
 from sglwheel.wheelhouse.record import Record, now
 
-Why = Literal["complete", "rollback", "set"]
-Generation = tuple[Version, int]
-# What a recipe may be called, so that every recipe has a line.
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 # Not `-next`: that is how people call a recipe, and two recipes then moved one pointer.
 _CANDIDATES = ".candidates"
-# Within a local version: PEP 440 reads all of them as a dot.
-_SEPARATOR = re.compile(r"[._-]")
-_version = functools.lru_cache(maxsize=1024)(Version)
-
-
-class Cell(BaseModel):
-    """One wheel that a line promises: for this machine, beside this torch, with code for these GPUs."""
-
-    model_config = ConfigDict(frozen=True)
-
-    project: str
-    torch: str
-    platform: str
-    architectures: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, record: Record) -> Cell:
-        return cls(
-            project=record.project,
-            torch=record.requires_torch or "",
-            platform=record.platform,
-            architectures=record.architectures,
-        )
-
-    def __str__(self) -> str:
-        return (
-            f"{self.project} for {self.torch}, {self.platform}, {'+'.join(self.architectures) or 'any GPU'}"
-        )
-
-
-class Move(BaseModel):
-    """One state of a pointer."""
-
-    model_config = ConfigDict(frozen=True)
-
-    when: AwareDatetime
-    members: tuple[str, ...]
-    why: Why = "complete"
-
-
-class Pointer(BaseModel):
-    """`lines/<name>/line.json`."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    # `release` moves past candidates, `candidate` takes them too.
-    takes: Literal["release", "candidate"] = "release"
-    promise: tuple[Cell, ...] = ()
-    # A rollback holds until the line is moved by hand: the next build must not undo what a person decided.
-    held: bool = False
-    history: tuple[Move, ...] = ()
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        return self.history[-1].members if self.history else ()
-
-
-def directory(house: Wheelhouse, name: str) -> Path:
-    """Raises WheelhouseError for what is not a line's name."""
-    if not _NAME.fullmatch(name):
-        raise WheelhouseError(f"{name!r} is not a line's name: lower-case letters, digits, `.`, `_` and `-`")
-    return house.root / "lines" / name
-
-
-def load(house: Wheelhouse, name: str) -> Pointer | None:
-    path = directory(house, name) / "line.json"
-    try:
-        return Pointer.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, pydantic.ValidationError) as error:
-        raise WheelhouseError(
-            "a line's record is damaged",
-            where={"file": str(path)},
-            next="sglwheel wheelhouse verify --repair",
-        ) from error
-
-
-def load_all(house: Wheelhouse) -> dict[str, Pointer]:
-    root = house.root / "lines"
-    names = sorted(path.parent.name for path in root.glob("*/line.json")) if root.is_dir() else []
-    return {name: pointer for name in names if (pointer := load(house, name)) is not None}
 
 
 def advance(house: Wheelhouse, changed: Sequence[Record]) -> list[Pointer]:
@@ -123,7 +40,7 @@ def advance(house: Wheelhouse, changed: Sequence[Record]) -> list[Pointer]:
     whole = len(changed) >= len(house.ids())
     groups: dict[str, dict[Generation, list[Record]]] = {}
     for record in changed:
-        if record.line and _NAME.fullmatch(record.line) and record.available:
+        if record.line and NAME.fullmatch(record.line) and record.available:
             groups.setdefault(record.line, {}).setdefault(generation(record), []).append(record)
     for line, generations in sorted(groups.items()):
         for name, takes in ((line, "release"), (f"{line}{_CANDIDATES}", "candidate")):
@@ -175,16 +92,10 @@ def _complete(
     return tuple(sorted(record.id for record in cells.values()))
 
 
-def generation(record: Record) -> Generation:
-    """`(0.3.21, 7)`: what one change of recipe or series produced, for every machine and torch."""
-    build = _SEPARATOR.split(record.local)[-1]
-    return _version(record.public), int(build) if build.isdigit() else 0
-
-
 def promise(house: Wheelhouse, name: str, cells: Sequence[Cell]) -> Pointer:
     """Say what a line must have before it moves. Needs the lock."""
     pointer = (load(house, name) or Pointer(name=name)).model_copy(update={"promise": tuple(cells)})
-    _save(house, pointer)
+    save(house, pointer)
     return pointer
 
 
@@ -250,7 +161,7 @@ def move(house: Wheelhouse, pointer: Pointer, members: tuple[str, ...], why: Why
     )
     if not moved.promise:
         moved = moved.model_copy(update={"promise": tuple(Cell.of(house.read(id)) for id in members)})
-    _save(house, moved)
+    save(house, moved)
     render(house, moved)
     return moved
 
@@ -294,10 +205,3 @@ def _usable(house: Wheelhouse, ids: Iterable[str]) -> None:
             f"a line cannot point to what was yanked or removed: {', '.join(gone)}",
             next="sglwheel wheelhouse list",
         )
-
-
-def _save(house: Wheelhouse, pointer: Pointer) -> None:
-    text = json.dumps(pointer.model_dump(mode="json"), indent=1) + "\n"
-    path = directory(house, pointer.name) / "line.json"
-    signing.drop(path)
-    files.write_atomic(path, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sglwheel.wheelhouse import index, nodeprogram, pointers, signing
+from sglwheel.wheelhouse import index, linerecord, nodeprogram, pointers, signing
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.noted import Notes
 
@@ -20,4 +20,4 @@ def settle(house: Wheelhouse, *, fresh: bool = False) -> None:
     pointers.advance(house, shelf.records)
     nodeprogram.write(house.root)
     signing.resign(house, shelf.records)
-    index.write_page(house, shelf, pointers.load_all(house).values(), notes, fresh=fresh)
+    index.write_page(house, shelf, linerecord.load_all(house).values(), notes, fresh=fresh)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sglwheel import files, programs
 from sglwheel.errors import WheelhouseError
-from sglwheel.wheelhouse import index, listings, noted, pointers, results, subindexes
+from sglwheel.wheelhouse import index, linerecord, listings, noted, results, subindexes
 from sglwheel.wheelhouse.house import Wheelhouse
 from sglwheel.wheelhouse.mending import mend
 from sglwheel.wheelhouse.noted import Notes
@@ -212,14 +212,14 @@ class _Look:
     def _derived(self) -> Iterator[Finding]:
         house = self.house
         try:
-            lines = pointers.load_all(house)
+            lines = linerecord.load_all(house)
         except WheelhouseError as error:
             yield Finding("line", error.where.get("file", "lines"), error.what)
             lines = {}
         texts: dict[Path, str | bytes] = {house.root / name: programs.packed(name) for name in programs.ALL}
         for name, pointer in lines.items():
             gone = [id for id in pointer.members if id not in self.records or not self.records[id].available]
-            home = pointers.directory(house, name)
+            home = linerecord.directory(house, name)
             if gone:
                 yield self._finding("line", home / "line.json", f"points to {', '.join(gone)}")
                 continue
@@ -236,7 +236,7 @@ class _Look:
         for path in wrong:
             yield self._finding("derived", path, self.unlike)
 
-    def _documents(self, lines: Iterable[pointers.Pointer]) -> Iterator[Path]:
+    def _documents(self, lines: Iterable[linerecord.Pointer]) -> Iterator[Path]:
         """Those of the documents with a line for each release that do not say what they should."""
         ordered = sorted(self.records.values(), key=Record.order)
         projects = sorted({record.project for record in ordered})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -19,7 +20,7 @@ class Return(Exception):  # noqa: N818 - control flow, as in CMake
 
 
 @dataclass(kw_only=True)
-class Interpreter:
+class Interpreter(abc.ABC):
     """Statements in order; what a command does is a subclass's to say."""
 
     functions: dict[str, Block] = field(default_factory=dict)
@@ -27,9 +28,9 @@ class Interpreter:
     """How many undecided branches we are in."""
     depth: int = 0
 
+    @abc.abstractmethod
     def command(self, command: Command, variables: Variables, parent: Variables | None) -> None:
         """Do what one command does."""
-        raise NotImplementedError
 
     def run(self, statements: tuple[Statement, ...], variables: Variables, parent: Variables | None) -> None:
         """Run statements; `parent` is the scope of PARENT_SCOPE."""
