@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sglwheel import bench, cli
-from sglwheel.bench import Ratio, Setting, fakes, scheduling, together, verbs
+from sglwheel.bench import Ratio, Setting, comparisons, fakes, scheduling, together, verbs
+from sglwheel.bench.comparisons import Comparison, Kept
 from sglwheel.bench.together import Compile
 from sglwheel.build.budget import Budget
 from sglwheel.build.costs import Cost, Costs
 from sglwheel.build.recording import Recording
 from sglwheel.build.units import Finished
-from sglwheel.errors import BuildError
+from sglwheel.errors import BuildError, UsageError
 from sglwheel.files import Layout
 
 MIB = 1 << 20
@@ -122,11 +124,78 @@ def test_compiles_run_beside_each_other_as_memory_allows_and_each_is_metered(tmp
     large = [compile_of(f"large{number}", 600, alone) for number in range(3)]
     small = [compile_of("busy", 100, busy), compile_of("idle", 100, "sleep 0.1")]
     budget = Budget(4, memory=1000)
-    spent = together.metered([*large, *small], tmp_path, budget)
-    assert set(spent) == {*large, *small}  # two large ones at once would have failed
-    assert spent[small[0]] > 5 * spent[small[1]]
+    spent = dict(together.metered([large, small], tmp_path, budget))
+    assert [len(spent[index]) for index in range(2)] == [3, 2]  # two large ones at once would have failed
+    assert spent[1][0] > 5 * spent[1][1]
     assert list(tmp_path.iterdir()) == []
     broken = compile_of("broken", 1, "echo no such header >&2; false")
     with pytest.raises(BuildError, match="compiling broken of tiny failed") as caught:
-        together.metered([broken, *small], tmp_path, budget)
+        list(together.metered([[broken], small], tmp_path, budget))
     assert "no such header" in str(caught.value)
+
+
+def test_what_is_compared_is_compiled_together(tmp_path: Path) -> None:
+    """An hour that ends early must leave whole comparisons, so none waits for the short half of it."""
+
+    def compile_of(name: str, seconds: float) -> Compile:
+        words = ("sh", "-c", f"echo {name} >> {tmp_path}/order; sleep 0.1; touch $2", "sh", "-o", "replaced")
+        return Compile("tiny", name, words, tmp_path, Cost(seconds, 1))
+
+    groups = [[compile_of(f"short{number}", 1.0), compile_of(f"long{number}", 9.0)] for number in range(3)]
+    done = [index for index, _ in together.metered(groups, tmp_path, Budget(1, memory=1000))]
+    assert done == [0, 1, 2]
+    order = (tmp_path / "order").read_text().split()
+    assert order == ["long0", "short0", "long1", "short1", "long2", "short2"]
+
+
+def _comparison(tmp_path: Path, name: str, words: str) -> Comparison:
+    """Theirs burns four times ours; each compile leaves a line in `compiled`."""
+    busy = "i=0; while [ $i -lt $((%d*30000)) ]; do i=$((i+1)); done"
+    busy = f"echo {name} >> {tmp_path}/compiled; {words}; {busy}"
+    ours, theirs = (
+        Compile(
+            "tiny", name, ("sh", "-c", f"{busy % n}; touch $2", "sh", "-o", "out"), tmp_path, Cost(1.0, 1)
+        )
+        for n in (1, 4)
+    )
+    return Comparison(name, [ours], [theirs], "toolchain 1")
+
+
+def test_comparisons_go_on_where_a_run_ended(tmp_path: Path) -> None:
+    keep, scratch = tmp_path / "kept.jsonl", tmp_path / "scratch"
+    scratch.mkdir()
+    budget = Budget(1, memory=1000)
+    first, second = (
+        _comparison(tmp_path, "first", "true"),
+        _comparison(tmp_path, "second", "false; set -e; false"),
+    )
+    with pytest.raises(BuildError, match="compiling second"):
+        comparisons.measure([first, second], Kept(keep), scratch, budget)
+    keep.write_text(keep.read_text() + '{"name": "sec')  # and a crash tore the next line
+    (tmp_path / "compiled").unlink()
+    second = _comparison(tmp_path, "second", "true")
+    found = comparisons.measure([first, second], Kept(keep), scratch, budget)
+    assert (tmp_path / "compiled").read_text().split() == ["second", "second"]
+    assert found["first"].factor == pytest.approx(4, rel=0.5)
+    # Both are there now; another compiler's are others.
+    again = comparisons.measure([first, second], Kept(keep), scratch, budget)
+    assert again == found
+    assert Kept(keep).find("first", replace(first, versions="toolchain 2").commands) is None
+
+
+def test_a_comparison_is_the_same_in_another_checkout(tmp_path: Path) -> None:
+    def compile_of(root: str, define: str) -> Compile:
+        words = ("nvcc", f"-I{root}/include", define, "-c", f"{root}/x.cu", "-o", f"{root}/x.o")
+        return Compile("tiny", "x", words, Path(root), Cost(1.0, 1))
+
+    one, moved, other = (
+        Comparison("x", [item], [item], "toolchain").commands
+        for item in (compile_of("/a", "-DX"), compile_of("/b/c", "-DX"), compile_of("/a", "-DY"))
+    )
+    assert one == moved != other
+
+
+def test_measurements_that_cannot_be_kept_are_refused_before_anything_is_compiled(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot keep measurements") as caught:
+        Kept(tmp_path / "missing" / "kept.jsonl")
+    assert "--keep" in str(caught.value.next)

@@ -28,6 +28,7 @@ class Setting:
     slots: int = 8
     units: tuple[str, ...] = ()
     options: Options = field(default_factory=Options)
+    keep: Path | None = None
 
 
 @dataclass(frozen=True)

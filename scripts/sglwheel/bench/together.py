@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,36 +37,68 @@ class Compile:
         return tuple(words)
 
 
-def metered(compiles: Sequence[Compile], scratch: Path, budget: Budget) -> Mapping[Compile, float]:
-    """CPU seconds of each, by the policy that a build has: longest first, those that fit beside the others.
+@dataclass(frozen=True)
+class _Place:
+    """A compile, and where in the groups it is."""
 
-    Seconds of one grow with what runs beside it on shared hardware threads, so what is to be compared belongs
-    into one call. Raises BuildError with what the compiler says, once those that run beside it have ended.
+    group: int
+    index: int
+    item: Compile
+
+
+def metered(
+    groups: Sequence[Sequence[Compile]], scratch: Path, budget: Budget
+) -> Iterator[tuple[int, list[float]]]:
+    """CPU seconds of every compile of a group, with the group's index, as soon as the whole group is done.
+
+    By the policy that a build has: longest first, those that fit beside the others. Seconds of one grow with
+    what runs beside it on shared hardware threads, so what is to be compared belongs into one group: no more
+    groups are opened at a time than fill the slots. Raises BuildError with what the compiler says, once those
+    that run beside it have ended.
     """
     # What is free once the first of them runs is no longer free, so it is asked before.
-    room, waiting = budget.room(), list(compiles)
-    running: dict[Future[float], tuple[Compile, float]] = {}
-    spent: dict[Compile, float] = {}
+    room, batches = budget.room(), _batches(groups, budget.slots)
+    waiting = next(batches, [])
+    running: dict[Future[float], tuple[_Place, float]] = {}
+    spent: dict[int, dict[int, float]] = {}
     with ThreadPoolExecutor(budget.slots) as pool:
         while waiting or running:
             now = time.monotonic()
             active = [
-                policy.Active(item.cost, max(0.0, begun + item.cost.seconds - now))
-                for item, begun in running.values()
+                policy.Active(place.item.cost, max(0.0, begun + place.item.cost.seconds - now))
+                for place, begun in running.values()
             ]
-            costs = [item.cost for item in waiting]
+            costs = [place.item.cost for place in waiting]
             chosen = policy.choose(costs, active, room=room, slots=budget.slots)
             if chosen is not None:
-                item = waiting.pop(chosen)
-                running[pool.submit(_compile, item, scratch / f"unit-{len(waiting)}.o")] = (item, now)
+                place = waiting.pop(chosen)
+                into = scratch / f"{place.group}-{place.index}.o"
+                running[pool.submit(_compile, place.item, into)] = (place, now)
+                waiting = waiting or next(batches, [])
                 continue
             for done in wait(running, return_when=FIRST_COMPLETED).done:
-                item, begun = running.pop(done)
-                spent[item] = done.result()
+                place, begun = running.pop(done)
+                of_group = spent.setdefault(place.group, {})
+                of_group[place.index] = done.result()
                 took = console.format_seconds(time.monotonic() - begun)
-                left = f"{len(waiting)} wait, {len(running)} run"
-                console.detail(f"{item.stem} of {item.target}: {spent[item]:.1f} CPU-s in {took}; {left}")
-    return spent
+                console.detail(
+                    f"{place.item.stem} of {place.item.target}: {done.result():.1f} CPU-s in {took}; "
+                    f"{len(running)} run"
+                )
+                if len(of_group) == len(groups[place.group]):
+                    yield place.group, [of_group[index] for index in range(len(of_group))]
+
+
+def _batches(groups: Sequence[Sequence[Compile]], slots: int) -> Iterator[list[_Place]]:
+    """As many groups at a time as fill the slots."""
+    batch: list[_Place] = []
+    for number, group in enumerate(groups):
+        batch += [_Place(number, index, item) for index, item in enumerate(group)]
+        if len(batch) >= slots:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def _compile(item: Compile, into: Path) -> float:

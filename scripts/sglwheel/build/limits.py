@@ -103,17 +103,25 @@ class Host:
 
 
 def memory_cgroup(name: str, limit: int) -> Path | None:
-    """A new cgroup beside us with a limit of `limit` bytes, or None where this process may make none."""
+    """A new cgroup beside us with a limit of `limit` bytes, or None where this process may make none.
+
+    Swap is no way out of it, where the kernel counts swap: what is over the limit is killed, not slow.
+    """
     for directory in Host()._cgroups("memory")[:1]:
         path = directory / name
         try:
             path.mkdir()
         except OSError:
             return None
-        for key in ("memory.limit_in_bytes", "memory.max"):
+        for key, swap, most in (
+            ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", limit),
+            ("memory.max", "memory.swap.max", 0),
+        ):
             try:
                 if (path / key).exists():
                     (path / key).write_text(str(limit))
+                    if (path / swap).exists():
+                        (path / swap).write_text(str(most))
                     return path
             except OSError:
                 continue

@@ -63,6 +63,11 @@ def timeline(name: str, tree: str | None, output: Path | None, as_json: bool) ->
 @click.option("--time-scale", type=float, default=16.0, show_default=True, help="and 1/N of the time")
 @click.option("--slots", type=click.IntRange(min=2), default=8, show_default=True, help="of the scaled build")
 @click.option("--unit", "units", multiple=True, metavar="NAME", help="only these of the real upstream's")
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="go on from what this file has, and add to it",
+)
 @torch_option
 @override_option
 @torch_from_option("compile the real upstream's against the torch that is installed there")
@@ -77,6 +82,7 @@ def bench(
     time_scale: float,
     slots: int,
     units: tuple[str, ...],
+    keep: Path | None,
     torch: str | None,
     overrides: tuple[str, ...],
     torch_from: Path | None,
@@ -105,7 +111,7 @@ def bench(
             provider=provider,
         )
         scales = (memory_scale, time_scale)
-        setting = benching.Setting(layout, Path(scratch), repeat, *scales, slots, units, options)
+        setting = benching.Setting(layout, Path(scratch), repeat, *scales, slots, units, options, keep)
         for name in parts or benching.USUAL:
             for ratio in known[name](setting):
                 ratios.append(ratio)
