@@ -50,21 +50,29 @@ class Note:
 class Watch:
     """The note of one command line: make it before the run, `keep` it after.
 
-    `options` are the command line's, by name. `overrides` maps fetched sources to what replaces them.
+    `options` are the command line's, by name. `overrides` maps fetched sources to what replaces them. `bundle`
+    is one that the run takes everything from: unchanged, it is not hashed to find that nothing is to be done.
     """
 
     def __init__(
-        self, layout: Layout, recipe: str, options: Mapping[str, Any], overrides: Mapping[str, str]
+        self,
+        layout: Layout,
+        recipe: str,
+        options: Mapping[str, Any],
+        overrides: Mapping[str, str],
+        bundle: Path | None = None,
     ) -> None:
         self._layout = layout
         self._inputs = _inputs(layout)
+        place = bundle.absolute() if bundle is not None else None
+        self._inputs += [place] if place is not None else []
         self._watchable = options.get("torch") is None or _EXACT_VERSION.fullmatch(str(options["torch"]))
         for text in overrides.values():
             paths = _override(text)
             self._inputs += paths
             self._watchable = self._watchable and (bool(paths) or _COMMIT.fullmatch(text))
         environment = {key: value for key, value in os.environ.items() if not _ELSEWHERE.fullmatch(key)}
-        words = [sys.executable, recipe, dict(options), dict(overrides), environment, _packages()]
+        words = [sys.executable, recipe, dict(options), dict(overrides), place, environment, _packages()]
         key = hashlib.sha256(json.dumps(words, sort_keys=True, default=str).encode()).hexdigest()
         self._path = layout.work / recipe / "up-to-date" / f"{key[:20]}.json"
 

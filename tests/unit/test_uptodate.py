@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sglwheel import cli, pipeline
 from sglwheel.files import Layout
 from sglwheel.uptodate import Watch
 
@@ -102,6 +104,39 @@ def test_an_override_is_watched(layout: Layout, tmp_path: Path) -> None:
     assert not again(layout, overrides=as_it_is) and again(layout, overrides=revision)
     (mine / ".git/refs/main").write_text("1" * 40)
     assert not again(layout, overrides=revision)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_unchanged_bundle_is_not_read_to_do_nothing(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    bundle = layout.root / ("bundle.tar.zst" if packed else "bundle")
+    content = bundle if packed else bundle / "wheels/x.whl"
+    content.parent.mkdir(parents=True, exist_ok=True)
+    content.write_text("wheel")
+    began: list[object] = []
+
+    def run(layout: Layout, name: str, options: pipeline.Options) -> pipeline.Done:
+        began.append(options.bundle)
+        return pipeline.Done(None, ("done",), {}, (layout.root / "left",))
+
+    monkeypatch.setattr(pipeline, "run", run)
+    monkeypatch.setenv("SGLWHEEL_ROOT", str(layout.root))
+    monkeypatch.chdir(layout.root)
+
+    def build(*words: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["build", "x", "--offline", *words])
+        assert not ended.value.code
+        return len(began)
+
+    assert build("--from", bundle.name) == 1
+    assert build("--from", bundle.name) == build("--from", str(bundle)) == 1
+    assert build() == 2, "what a bundle made says nothing of a run without one"
+    content.write_text("WHEEL")
+    assert build("--from", bundle.name) == 3, "read again, and verified, once anything of it changed"
+    shutil.copytree(bundle, layout.root / "copy") if not packed else shutil.copy(bundle, layout.root / "copy")
+    assert build("--from", "copy") == 4
 
 
 def test_what_is_edited_during_a_run_is_not_taken_for_what_it_read(layout: Layout) -> None:

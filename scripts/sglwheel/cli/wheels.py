@@ -70,10 +70,10 @@ def build(
     """Clone, patch, build, inspect, smoke-test, publish, and install recipe NAME."""
     layout, replaced = Layout.find(), pairs(overrides, "--override")
     watch = None
-    if torch_from is None and bundle is None and not reproduce:
-        # Another environment and a bundle are too much to watch.
+    if torch_from is None and not reproduce:
+        # Another environment is too much to watch.
         choice = {"torch": torch, "all": all_patches, "provider": provider, "until": until}
-        watch = uptodate.Watch(layout, name, choice, replaced)
+        watch = uptodate.Watch(layout, name, choice, replaced, bundle)
         note = watch.note()
         if note is not None:
             console.say(f"▸ {name}: nothing changed since {note.when}, nothing to do", style="bold")
