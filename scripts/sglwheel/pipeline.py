@@ -249,10 +249,11 @@ def describe_patches(states: Sequence[patching.PatchState]) -> list[str]:
 def _without_network(layout: Layout, mirrors: Mirrors, options: Options) -> Mirrors:
     """Where things come from when nobody, or only a bundle, may be asked."""
     if options.bundle is not None:
-        found = Bundle.at(options.bundle, layout.work / "bundles")
-        found.verify()
-        found.fits(layout)
-        found.adopt(layout)
+        with stage(f"verify {options.bundle}", SourceError):
+            found = Bundle.at(options.bundle, layout.work / "bundles")
+            found.verify()
+            found.fits(layout)
+            found.adopt(layout)
         mirrors = found.mirrors(mirrors)
         if options.offline:
             found.isolate()

@@ -50,8 +50,8 @@ class Note:
 class Watch:
     """The note of one command line: make it before the run, `keep` it after.
 
-    `options` are the command line's, by name. `overrides` maps fetched sources to what replaces them. `bundle`
-    is one that the run takes everything from: unchanged, it is not hashed to find that nothing is to be done.
+    `options` are the command line's, by name. `overrides` maps fetched sources to what replaces them.
+    `bundle` is what a run takes everything from: while it is unchanged, doing nothing reads nothing of it.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sglwheel import console
-from sglwheel.cli.options import as_json
+from sglwheel.cli.options import as_json, failing_as
 from sglwheel.errors import DoctorError, UsageError
 from sglwheel.files import Layout
 
@@ -39,6 +39,7 @@ from sglwheel.files import Layout
     help="node: a model's directory, for what its configuration switches on silently",
 )
 @as_json
+@failing_as(DoctorError)
 def doctor(
     role: str,
     name: str | None,

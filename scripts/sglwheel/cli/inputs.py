@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from sglwheel import console
-from sglwheel.cli.options import as_json, override_option, pairs
-from sglwheel.errors import UsageError
+from sglwheel.cli.options import as_json, failing_as, override_option, pairs
+from sglwheel.errors import ToolchainError, UsageError
 from sglwheel.files import Layout
 
 
@@ -25,6 +25,7 @@ from sglwheel.files import Layout
     help="with --override: what others say this source is; its first fetch is held to it",
 )
 @as_json
+@failing_as(ToolchainError)
 def lock(
     names: tuple[str, ...],
     only_check: bool,
@@ -75,6 +76,7 @@ def lock(
 )
 @click.option("--dry-run", is_flag=True, help="say what would change in the recipe")
 @as_json
+@failing_as(ToolchainError)
 def pin(name: str, word: str, dry_run: bool, as_json: bool) -> None:
     """Make recipe NAME use another torch: its file, its locks, and the store that keeps it."""
     from sglwheel.locks import locking, torchchoice
@@ -98,6 +100,7 @@ def torch() -> None:
 @click.option("--recipe", "name", metavar="ID", help="for this recipe's CUDA line and index")
 @click.option("--cuda", metavar="LINE", help="for this CUDA line, such as cu130")
 @as_json
+@failing_as(ToolchainError)
 def torch_list(name: str | None, cuda: str | None, as_json: bool) -> None:
     """List releases and nightlies for this host: on which index, stored, used by which recipes."""
     from sglwheel import recipe, types
@@ -128,6 +131,7 @@ def torch_list(name: str | None, cuda: str | None, as_json: bool) -> None:
 )
 @override_option
 @as_json
+@failing_as(ToolchainError)
 def vendor(name: str, output: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Bundle everything that recipe NAME takes from elsewhere, for `build --from`."""
     from sglwheel import vendoring
@@ -152,6 +156,7 @@ def store() -> None:
 
 @store.command("size")
 @as_json
+@failing_as(ToolchainError)
 def store_size(as_json: bool) -> None:
     """Say how big each store is."""
     from sglwheel import storage
@@ -167,6 +172,7 @@ def store_size(as_json: bool) -> None:
 @store.command("list")
 @click.argument("name", required=False)
 @as_json
+@failing_as(ToolchainError)
 def store_list(name: str | None, as_json: bool) -> None:
     """Say what of recipe NAME's wheels and sources is kept; of all recipes, how many."""
     from sglwheel import recipe
@@ -193,6 +199,7 @@ def store_list(name: str | None, as_json: bool) -> None:
     "--days", type=click.FloatRange(min=0), default=30, show_default=True, help="unused for so long"
 )
 @as_json
+@failing_as(ToolchainError)
 def store_gc(dry_run: bool, days: float, as_json: bool) -> None:
     """Delete what no lock of this checkout names and no build used lately."""
     from sglwheel import storage

@@ -43,7 +43,7 @@ def failing_as(failure: type[SglwheelError]) -> Callable[[Callable[_P, _T]], Cal
                 raise
             except OSError as error:
                 raise failure(
-                    f"{verb.__name__}: {error.strerror or error}",
+                    f"{verb.__name__.replace('_', ' ')}: {error.strerror or error}",
                     where={"file": str(error.filename)} if error.filename else None,
                     next="make room or give access, then run the same command again: it continues",
                 ) from error

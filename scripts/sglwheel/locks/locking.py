@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sglwheel import source
+from sglwheel import files, source
 from sglwheel.console import counted
+from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
 from sglwheel.locks import published as identities
 from sglwheel.mirrors import Mirrors
@@ -35,6 +37,23 @@ class Change:
         )
 
 
+@contextmanager
+def alone(layout: Layout, recipe_id: str) -> Iterator[None]:
+    """Change a recipe's file and locks as nobody else does meanwhile, and all of them or none.
+
+    Raises ToolchainError where that cannot be guarded; what fails inside leaves them as they were.
+    """
+    work = layout.work / recipe_id
+    guard, what = work / "locking.lock", f"recipes/{recipe_id}.toml with its locks"
+    recipe, lock = layout.recipes / f"{recipe_id}.toml", sourcelock.path_of(layout, recipe_id)
+    paths = (recipe, lock, *Pylocks.files_of(recipe_id, layout))
+    with (
+        files.locked(guard, failure=ToolchainError, what=what),
+        files.restored(paths, work / "before-locking"),
+    ):
+        yield
+
+
 def write(
     recipe: Recipe,
     checkout: Checkout,
@@ -51,18 +70,19 @@ def write(
     `overrides` are sources that this host has from elsewhere; the lock gets their `published` commit or
     SHA-256, to which the first fetch will be held.
 
-    Raises UsageError for an identity that cannot be one, SourceError or ToolchainError; what could not be
-    resolved leaves its lock as it was.
+    Raises UsageError for an identity that cannot be one, SourceError or ToolchainError; then all locks are as
+    they were.
     """
-    before = snapshot(layout, recipe.id)
-    found = source.dependencies(patched, recipe, layout, mirrors, overrides, relock=upgrade, refit=True)
-    # What the build no longer fetches needs no lock.
-    known = sourcelock.load(layout, recipe.id)
-    sourcelock.save(layout, recipe.id, identities.locked(recipe, found.sources, known, published or {}))
-    upstream = {"url": recipe.source.git, "commit": str(checkout.commit), "tree": checkout.tree}
-    sourcelock.save_upstream(layout, recipe.id, upstream)
-    write_packages(recipe, layout, mirrors, upgrade=upgrade)
-    return difference(before, snapshot(layout, recipe.id))
+    with alone(layout, recipe.id):
+        before = snapshot(layout, recipe.id)
+        found = source.dependencies(patched, recipe, layout, mirrors, overrides, relock=upgrade, refit=True)
+        # What the build no longer fetches needs no lock.
+        known = sourcelock.load(layout, recipe.id)
+        sourcelock.save(layout, recipe.id, identities.locked(recipe, found.sources, known, published or {}))
+        upstream = {"url": recipe.source.git, "commit": str(checkout.commit), "tree": checkout.tree}
+        sourcelock.save_upstream(layout, recipe.id, upstream)
+        write_packages(recipe, layout, mirrors, upgrade=upgrade)
+        return difference(before, snapshot(layout, recipe.id))
 
 
 def write_packages(

@@ -19,7 +19,6 @@ from sglwheel.locks.locking import Change
 from sglwheel.mirrors import Mirrors
 from sglwheel.recipe import Recipe
 from sglwheel.toolchain import host, packages, torchindex, wheels
-from sglwheel.toolchain.pylocks import Pylocks
 from sglwheel.toolchain.torchindex import Offer
 from sglwheel.types import CudaLine
 
@@ -107,10 +106,7 @@ def apply(recipe: Recipe, word: str, mirrors: Mirrors) -> Recipe:
     """The same recipe against the torch that a word means; an exact version asks nobody."""
     if not word.startswith("nightly"):
         return recipe.with_torch(word)
-    offer = choose(recipe, word, mirrors)
-    index = None if offer.index == torchindex.default_index(offer.public, recipe.torch.cuda) else offer.index
-    torch = recipe.torch.model_copy(update={"version": offer.public, "index_url": index})
-    return recipe.model_copy(update={"torch": torch})
+    return _with(recipe, choose(recipe, word, mirrors))
 
 
 def pin(layout: Layout, name: str, word: str, mirrors: Mirrors, *, dry_run: bool = False) -> Pinned:
@@ -118,25 +114,12 @@ def pin(layout: Layout, name: str, word: str, mirrors: Mirrors, *, dry_run: bool
 
     What the torch's index will drop is stored. Raises UsageError or ToolchainError.
     """
-    old = recipes.load(layout, name)
-    offer = choose(old, word, mirrors)
-    index = None if offer.index == torchindex.default_index(offer.public, old.torch.cuda) else offer.index
-    torch = old.torch.model_copy(update={"version": offer.public, "index_url": index})
-    new = old.model_copy(update={"torch": torch})
-    edits = tuple(
-        Change(f"{name}.toml", f"torch.{key}", before or "", after or "")
-        for key, before, after in (
-            ("version", str(old.torch.version), str(offer.public)),
-            ("index-url", old.torch.index_url, index),
-        )
-        if before != after
-    )
     if dry_run:
+        new, _, edits = _chosen(layout, name, word, mirrors)
         return Pinned(new, edits, ())
-    before = locking.snapshot(layout, name)
-    paths = [*Pylocks.files_of(name, layout), layout.recipes / f"{name}.lock"]
-    saved = {path: path.read_bytes() if path.is_file() else None for path in paths}
-    try:
+    with locking.alone(layout, name):
+        new, offer, edits = _chosen(layout, name, word, mirrors)
+        before = locking.snapshot(layout, name)
         for lock in locking.write_packages(new, layout, mirrors, own=True):
             chosen = [item for item in wheels.of(lock, python_of(new)) if not item.lasting]
             if chosen:
@@ -144,15 +127,33 @@ def pin(layout: Layout, name: str, word: str, mirrors: Mirrors, *, dry_run: bool
                 stored = console.counted(len(chosen), "wheel")
                 console.detail(f"{stored} stored, {console.format_bytes(received)} fetched")
             _same(lock, offer)
-        write(layout.recipes / f"{name}.toml", offer.public, index)
-    except BaseException:
-        for path, content in saved.items():
-            if content is None:
-                path.unlink(missing_ok=True)
-            elif path.read_bytes() != content:
-                files.write_atomic(path, content)
-        raise
-    return Pinned(new, edits, locking.difference(before, locking.snapshot(layout, name)))
+        write(layout.recipes / f"{name}.toml", offer.public, new.torch.index_url)
+        return Pinned(new, edits, locking.difference(before, locking.snapshot(layout, name)))
+
+
+def _chosen(
+    layout: Layout, name: str, word: str, mirrors: Mirrors
+) -> tuple[Recipe, Offer, tuple[Change, ...]]:
+    """The recipe as a pin makes it, the torch that it takes, and what that edits."""
+    old = recipes.load(layout, name)
+    offer = choose(old, word, mirrors)
+    new = _with(old, offer)
+    edits = tuple(
+        Change(f"{name}.toml", f"torch.{key}", before or "", after or "")
+        for key, before, after in (
+            ("version", str(old.torch.version), str(offer.public)),
+            ("index-url", old.torch.index_url, new.torch.index_url),
+        )
+        if before != after
+    )
+    return new, offer, edits
+
+
+def _with(recipe: Recipe, offer: Offer) -> Recipe:
+    """The recipe with another torch, and its index where that is not the usual one."""
+    index = None if offer.index == torchindex.default_index(offer.public, recipe.torch.cuda) else offer.index
+    torch = recipe.torch.model_copy(update={"version": offer.public, "index_url": index})
+    return recipe.model_copy(update={"torch": torch})
 
 
 def write(path: Path, version: Version, index: str | None) -> None:
