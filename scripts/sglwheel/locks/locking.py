@@ -77,8 +77,9 @@ def write(
         before = snapshot(layout, recipe.id)
         found = source.dependencies(patched, recipe, layout, mirrors, overrides, relock=upgrade, refit=True)
         # What the build no longer fetches needs no lock.
-        known = sourcelock.load(layout, recipe.id)
-        sourcelock.save(layout, recipe.id, identities.locked(recipe, found.sources, known, published or {}))
+        known = sourcelock.load(layout, recipe.id, edited=upgrade)
+        pins = identities.locked(recipe, found.sources, known, published or {})
+        sourcelock.save(layout, recipe.id, pins, edited=upgrade)
         upstream = {"url": recipe.source.git, "commit": str(checkout.commit), "tree": checkout.tree}
         sourcelock.save_upstream(layout, recipe.id, upstream)
         write_packages(recipe, layout, mirrors, upgrade=upgrade)

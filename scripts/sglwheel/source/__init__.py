@@ -131,7 +131,7 @@ def dependencies(
         if source.via != "override"
     }
     if keep and any(old.get(name) != pin for name, pin in found.items()):
-        sourcelock.save(layout, recipe.id, {**pins, **found}.values())
+        sourcelock.save(layout, recipe.id, {**pins, **found}.values(), edited=relock)
     return Dependencies(sources)
 
 

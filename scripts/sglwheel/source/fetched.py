@@ -157,6 +157,9 @@ class Fetcher:
 
     def _url(self, declaration: Declaration, pin: Pin | None) -> _Place:
         sha256 = pin.sha256 if pin else None
+        algorithm, _, digest = declaration.requested.partition("=")
+        if sha256 and algorithm.upper() == "SHA256" and digest.lower() != sha256:
+            raise _contradiction(self.recipe.id, f"the SHA256 of {declaration.url}", digest.lower(), sha256)
         forge = downloads.forge_archive(declaration.url)
         tried: dict[str, str] = {}
         if forge and self.mirrors.mapped(forge[0]) and not self._has_file(declaration, sha256):

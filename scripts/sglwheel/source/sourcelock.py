@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from sglwheel import files
 from sglwheel.errors import SourceError, ToolchainError
 from sglwheel.files import Layout
 
+_DIGITS = {"commit": 40, "tree": 40, "sha256": 64}
 _HEADER = "written by `sglwheel lock` and the first fetch: do not edit"
 
 
@@ -58,29 +60,70 @@ def load(layout: Layout, recipe_id: str, *, edited: bool = False) -> dict[str, P
     path = path_of(layout, recipe_id)
     if not path.is_file():
         return {}
-    known = {item.name for item in fields(Pin)}
     data = read(layout, recipe_id)
-    try:
-        tables: list[dict[str, Any]] = data.get("source", [])
-        pins = [Pin(**{key: value for key, value in table.items() if key in known}) for table in tables]
-    except (TypeError, AttributeError) as error:
-        raise _damaged(error, layout, recipe_id) from None
-    if not edited and not sealed(data):
-        raise ToolchainError(
-            f"{layout.relative(path)} was edited: its checksum is of other values",
-            where={"file": layout.relative(path), "checksum": checksum(data)},
-            next=f"restore it from git, or make it anew: sglwheel lock --upgrade {recipe_id}",
-        )
+    if not edited:
+        _require_sealed(data, layout, recipe_id)
+    known = {item.name for item in fields(Pin)}
+    tables: list[dict[str, Any]] = data.get("source", [])
+    pins = [Pin(**{key: value for key, value in table.items() if key in known}) for table in tables]
     return {pin.name: pin for pin in pins}
 
 
 def read(layout: Layout, recipe_id: str) -> dict[str, Any]:
-    """A lock's values as they are; empty if there is no lock. Raises SourceError."""
+    """A lock's values, of the kinds that a lock has; empty if there is no lock. Raises SourceError."""
     path = path_of(layout, recipe_id)
     try:
-        return tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise _damaged(error, layout, recipe_id) from None
+        data = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+        _shaped(data)
+    except ValueError as error:
+        raise SourceError(
+            f"the lock is damaged: {error}",
+            where={"file": layout.relative(path)},
+            next=f"restore it from git; or delete it, then sglwheel lock {recipe_id} writes it anew",
+        ) from None
+    return data
+
+
+def _shaped(data: Mapping[str, Any]) -> None:
+    """Raise ValueError, with the address, for values that no lock has."""
+    own = _strings(data.get("lock", {}), "lock", but=("files",))
+    _strings(own.get("files", {}), "lock.files")
+    if "upstream" in data:
+        _strings(data["upstream"], "upstream")
+    tables = data.get("source", [])
+    if not isinstance(tables, list):
+        raise ValueError("source is no list of tables")
+    names = set[str]()
+    for number, table in enumerate(tables):
+        where = f"source[{number}]"
+        _strings(table, where)
+        if missing := [key for key in ("name", "kind", "url", "requested") if key not in table]:
+            raise ValueError(f"{where} has no {', '.join(missing)}")
+        for key, digits in _DIGITS.items():
+            if not re.fullmatch(f"[0-9a-f]{{{digits}}}", table.get(key, "0" * digits)):
+                raise ValueError(f"{where}.{key} has not {digits} hexadecimal digits: {table[key]!r}")
+        if table["name"] in names:
+            raise ValueError(f"{table['name']} is there twice")
+        names.add(table["name"])
+
+
+def _strings(table: Any, where: str, *, but: Sequence[str] = ()) -> Mapping[str, Any]:
+    if not isinstance(table, dict):
+        raise ValueError(f"{where} is no table")
+    for key, value in table.items():
+        if key not in but and not isinstance(value, str):
+            raise ValueError(f"{where}.{key} is no text: {value!r}")
+    return table
+
+
+def _require_sealed(data: Mapping[str, Any], layout: Layout, recipe_id: str) -> None:
+    if not sealed(data):
+        file = layout.relative(path_of(layout, recipe_id))
+        raise ToolchainError(
+            f"{file} was edited: its checksum is of other values",
+            where={"file": file, "checksum": checksum(data)},
+            next=f"restore it from git, or make it anew: sglwheel lock --upgrade {recipe_id}",
+        )
 
 
 def checksum(data: Mapping[str, Any]) -> str:
@@ -102,13 +145,16 @@ def locked_file(layout: Layout, recipe_id: str, path: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def save(layout: Layout, recipe_id: str, pins: Iterable[Pin]) -> bool:
-    """Make the lock's sources `pins`, other tables stay; return whether the file changed."""
+def save(layout: Layout, recipe_id: str, pins: Iterable[Pin], *, edited: bool = False) -> bool:
+    """Make the lock's sources `pins`, other tables stay; return whether the file changed.
+
+    `edited` makes one whole whose checksum is wrong; else nobody's edit gets a checksum by being written on.
+    """
     tables = [
         {key: value for key, value in asdict(pin).items() if value is not None}
         for pin in sorted(pins, key=lambda pin: pin.name)
     ]
-    return _update(layout, recipe_id, {"source": tables})
+    return _update(layout, recipe_id, {"source": tables}, edited=edited)
 
 
 def save_upstream(layout: Layout, recipe_id: str, upstream: Mapping[str, str]) -> bool:
@@ -122,14 +168,21 @@ def save_files(layout: Layout, recipe_id: str, paths: Iterable[Path]) -> bool:
 
 
 def _update(
-    layout: Layout, recipe_id: str, tables: Mapping[str, Any], hashes: Mapping[str, str] | None = None
+    layout: Layout,
+    recipe_id: str,
+    tables: Mapping[str, Any],
+    hashes: Mapping[str, str] | None = None,
+    *,
+    edited: bool = False,
 ) -> bool:
     path = path_of(layout, recipe_id)
     # Two builds of one recipe may resolve at the same time; the lock of the lock is no part of recipes/.
     guard = files.cache_directory(layout.cache) / "locks" / f"{recipe_id}.source.lock"
     with files.locked(guard, failure=SourceError, what=f"the lock of {recipe_id}"):
+        before = read(layout, recipe_id)
+        if not edited:
+            _require_sealed(before, layout, recipe_id)
         old = path.read_text("utf-8") if path.is_file() else ""
-        before = tomllib.loads(old)
         data = {**before, **tables}
         own: dict[str, Any] = dict(data.get("lock", {}))
         own["files"] = dict(sorted({**own.get("files", {}), **(hashes or {})}.items()))
@@ -152,14 +205,6 @@ def _update(
         document.add("lock", tomlkit.item(data["lock"]))
         files.write_atomic(path, tomlkit.dumps(document))
     return True
-
-
-def _damaged(error: Exception, layout: Layout, recipe_id: str) -> SourceError:
-    return SourceError(
-        f"the lock is damaged: {error}",
-        where={"file": layout.relative(path_of(layout, recipe_id))},
-        next=f"restore it from git, or make it anew: sglwheel lock {recipe_id}",
-    )
 
 
 def _opening(text: str) -> Iterator[str]:

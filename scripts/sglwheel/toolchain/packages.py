@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import packaging.pylock
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -76,7 +77,11 @@ def read(path: Path) -> Lock | None:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         pins = packaging.pylock.Pylock.from_dict(data)
-        return Lock(tuple(data["tool"]["sglwheel"]["requirements"]), pins)
+        _complete(pins)
+        requirements = data["tool"]["sglwheel"]["requirements"]
+        if not isinstance(requirements, list) or not all(isinstance(one, str) for one in requirements):
+            raise ValueError("tool.sglwheel.requirements is no list of texts")
+        return Lock(tuple(requirements), pins)
     except FileNotFoundError:
         return None
     except (KeyError, TypeError, ValueError, packaging.pylock.PylockValidationError) as error:
@@ -85,6 +90,19 @@ def read(path: Path) -> Lock | None:
             where={"file": str(path)},
             next=f"delete {path.name}: the next build writes it again",
         ) from error
+
+
+def _complete(pins: packaging.pylock.Pylock) -> None:
+    """Raise ValueError for what PEP 751 allows, and nothing of ours can be installed or verified by."""
+    for package in pins.packages:
+        if package.version is None:
+            raise ValueError(f"{package.name} has no version")
+        for wheel in package.wheels or ():
+            if not wheel.url:
+                raise ValueError(f"{package.name}: {wheel.filename} has no url")
+            urlsplit(wheel.url)
+            if not re.fullmatch(r"[0-9a-f]{64}", wheel.hashes.get("sha256", "")):
+                raise ValueError(f"{package.name}: {wheel.filename} has no SHA-256 of 64 digits")
 
 
 def install(
