@@ -48,6 +48,7 @@ def test_checkout_and_series(context: pipeline.Context) -> None:
         "cmake-policy",
         "cccl-include",
         "dlpack-cmake4",
+        "cxx20",
     }
     assert {name for name, state in states.items() if state == "applied"} == {
         "fa3-build-guard",
