@@ -53,6 +53,10 @@ class ToolchainError(SglwheelError):
     exit_code = 5
 
 
+class HostLacksError(ToolchainError):
+    """This host lacks something that another has: nothing is said of the toolchain that was asked for."""
+
+
 class BuildError(SglwheelError):
     """Configuring, compiling or packing failed."""
 

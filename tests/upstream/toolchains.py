@@ -24,7 +24,7 @@ import partial
 import tomlkit
 
 from sglwheel import console, files, pipeline
-from sglwheel.errors import Interrupted, SglwheelError
+from sglwheel.errors import HostLacksError, Interrupted, SglwheelError
 from sglwheel.files import Layout
 from sglwheel.recipe import KernelRecipe
 from sglwheel.toolchain import BuildEnv
@@ -129,8 +129,8 @@ def examine(
             row["result"] = "failed"
             row["units"][unit] = vars(partial.compile_unit(invocation, f"{unit}.o", layout))
             row["result"] = "compiled" if row["units"].keys() >= set(UNITS) else "configured"
-    except Interrupted:
-        raise  # it says nothing of the toolchain
+    except (Interrupted, HostLacksError):
+        raise  # they say nothing of the toolchain
     except SglwheelError as error:
         row["why"] = f"{error.what}" + "".join(f"; {key}: {text}" for key, text in error.where.items())[:400]
     return row

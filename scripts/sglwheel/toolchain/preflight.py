@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from sglwheel import git
 from sglwheel.console import format_bytes
-from sglwheel.errors import ToolchainError
+from sglwheel.errors import HostLacksError
 from sglwheel.files import Layout
 from sglwheel.recipe import KernelRecipe, Recipe
 from sglwheel.toolchain import host
@@ -96,7 +96,7 @@ def check(recipe: Recipe, layout: Layout) -> tuple[Problem, ...]:
 def require(recipe: KernelRecipe, layout: Layout, *, borrowed: host.Interpreter | None = None) -> Host:
     """Return what a build of kernels takes from the host; `borrowed` is a lent environment's interpreter.
 
-    Raises ToolchainError listing every problem.
+    Raises HostLacksError listing every problem.
     """
     problems, compiler, python, cmake = _to_compile(recipe, layout, borrowed)
     if problems or compiler is None or python is None:
@@ -105,16 +105,16 @@ def require(recipe: KernelRecipe, layout: Layout, *, borrowed: host.Interpreter 
 
 
 def require_python(recipe: Recipe, layout: Layout) -> host.Interpreter:
-    """Return the interpreter that packs a project of Python alone. Raises ToolchainError like `require`."""
+    """Return the interpreter that packs a project of Python alone. Raises HostLacksError like `require`."""
     problems, python = _to_pack(recipe, layout)
     if problems or python is None:
         raise _lacking(recipe, problems)
     return python
 
 
-def _lacking(recipe: Recipe, problems: tuple[Problem, ...]) -> ToolchainError:
+def _lacking(recipe: Recipe, problems: tuple[Problem, ...]) -> HostLacksError:
     count = len(problems)
-    return ToolchainError(
+    return HostLacksError(
         f"this host lacks {count} thing{'s' if count != 1 else ''} that {recipe.id or 'the build'} needs",
         where={one.subject: f"{one.detail}\n{one.remedy}" for one in problems},
         next="provide these, then run the same command again",
