@@ -71,11 +71,7 @@ def garbage(layout: Layout, days: float, *, now: float | None = None) -> tuple[G
         found.append(Garbage(kind, path, _bytes(path, set()), why))
 
     for path in _children(cache / "wheels"):
-        if path.name == "links":
-            for link in _children(path):
-                if old(link):
-                    add("wheels", link, "names of stored wheels, made again when needed")
-        elif path.is_dir() and path.name not in roots.wheels and old(path):
+        if path.is_dir() and path.name not in roots.wheels and old(path):
             add("wheels", path, "no lock names it")
     for path in _children(cache / "urls"):
         if path.is_dir() and len(path.name) == 64 and path.name not in roots.archives and old(path):

@@ -233,3 +233,22 @@ def test_a_damaged_wheel_is_not_read(index: Index, layout: Layout) -> None:
     stored.write_bytes(good + b"x")
     assert install(layout, index.mirrors).full_version == "2.14.0.dev20261103+cu130"
     assert stored.read_bytes() == good
+
+
+def test_an_environment_more_unpacks_no_torch_again(index: Index, layout: Layout) -> None:
+    """A stored wheel has one path, whatever lies beside it in a lock: uv goes by that."""
+
+    def unpacked() -> set[Path]:
+        (cache,) = layout.root.glob("uv-1")
+        return {path.resolve() for path in cache.glob("archive-*/*/torch-*.dist-info")}
+
+    torchchoice.pin(layout, "r", "nightly:2026-11-01", index.mirrors)
+    assert install(layout, index.mirrors).full_version == "2.14.0.dev20261101+cu130"
+    before = unpacked()
+    index.add(PYPI, "cmake", indexworld.wheel("cmake", "3.30.9"))
+    path = layout.recipes / "r.toml"
+    path.write_text(path.read_text().replace('python = "3.11"', 'python = "3.11"\ncmake-version = "3.30.9"'))
+    torchchoice.pin(layout, "r", "2.14.0.dev20261101", index.mirrors)
+    assert "3.30.9" in (layout.recipes / "pylock.r.toml").read_text()
+    assert install(layout, index.mirrors).full_version == "2.14.0.dev20261101+cu130"
+    assert unpacked() == before and len(before) == 1

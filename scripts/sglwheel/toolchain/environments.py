@@ -69,7 +69,7 @@ class Supply:
         # PyPI's are on PyPI, and gigabytes to verify: they are looked at where nobody may be asked.
         wanted = chosen if self.mirrors.offline else self._fleeting(chosen)
         links, complete = wheels.links(wanted, self.layout)
-        words: tuple[str, ...] = ("--find-links", str(links)) if links is not None else ()
+        words = tuple(word for directory in links for word in ("--find-links", str(directory)))
         if self.index is not None and not complete:
             words += ("--index", self.index)
         mirrored = [place for place in self.mirrors.candidates(PYPI) if place != PYPI]

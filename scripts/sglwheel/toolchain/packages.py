@@ -113,10 +113,10 @@ def install(
     title: str,
     target: Path | None = None,
     index: str | None = None,
-    links: Path | None = None,
+    links: Sequence[Path] = (),
     only_links: bool = False,
 ) -> None:
-    """Install exactly what the lock says, checked by hash, wheels only; `links` is a directory of wheels.
+    """Install exactly what the lock says, checked by hash, wheels only; `links` are directories of wheels.
 
     With `only_links` no index is asked. Raises ToolchainError.
     """
@@ -125,7 +125,7 @@ def install(
     argv = [uvtool.uv_binary(), "pip", "install", "--python", str(python), "--no-deps", "--require-hashes"]
     argv += ["--only-binary", ":all:", "--no-python-downloads", "-r", str(listed)]
     argv += ["--target", str(target)] if target is not None else []
-    argv += ["--find-links", str(links)] if links is not None else []
+    argv += [word for directory in links for word in ("--find-links", str(directory))]
     argv += ["--offline", "--no-index"] if only_links else []
     argv += ["--index", index] if index and not only_links else []
     sizes: dict[str, float] = {}

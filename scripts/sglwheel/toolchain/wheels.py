@@ -125,24 +125,14 @@ def keep(items: Sequence[LockedWheel], layout: Layout, mirrors: Mirrors, *, titl
     return got
 
 
-def links(items: Sequence[LockedWheel], layout: Layout) -> tuple[Path | None, bool]:
-    """A directory for `--find-links` with those of the wheels that are stored, and whether all are."""
-    found = [(item, path) for item in items if (path := stored(item, layout)) is not None]
-    if not found:
-        return None, False
-    key = files.digest("\n".join(item.sha256 + item.filename for item, _ in found))
-    directory = layout.cache / "wheels" / "links" / key[:16]
-    if not directory.is_dir():
-        with files.directory_atomic(directory) as scratch:
-            for item, path in found:
-                files.link(path, scratch / item.filename)
-    else:
-        for item, path in found:
-            # Stored again since: the old name still leads to the damaged bytes.
-            if not (directory / item.filename).samefile(path):
-                (directory / item.filename).unlink()
-                files.link(path, directory / item.filename)
-    return directory, len(found) == len(items)
+def links(items: Sequence[LockedWheel], layout: Layout) -> tuple[tuple[Path, ...], bool]:
+    """Directories for `--find-links` with those of the wheels that are stored, and whether all are.
+
+    One for each wheel, and always the same one: uv knows what it has unpacked by path, so that a second
+    environment with that torch costs it neither a minute nor gigabytes.
+    """
+    found = [path.parent for item in items if (path := stored(item, layout)) is not None]
+    return tuple(found), bool(found) and len(found) == len(items)
 
 
 def check(item: LockedWheel) -> Callable[[Path], None]:
