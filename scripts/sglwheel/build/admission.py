@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import json
 import selectors
-import shutil
-import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sglwheel.build import meter, policy
 from sglwheel.build.budget import Budget
 from sglwheel.build.costs import Cost, Costs
+from sglwheel.build.door import Door
 from sglwheel.build.ledger import Claim, Ledger
-from sglwheel.build.policy import Active
+from sglwheel.build.lines import Lines
 from sglwheel.build.recording import Recording
 from sglwheel.build.units import Finished, State, Unit, starved
 
@@ -66,40 +64,34 @@ class Governor:
         self._ended_at = float("-inf")
         self._expected_units = expected  # 0 once they are there
         self._expected = self._taken = 60.0  # seconds that what finished should have taken, and did
+        self._failure: BaseException | None = None
         self.state = State()
         self.address = ""
 
     def __enter__(self) -> Governor:
-        # A unix socket's path holds 107 bytes, which a build tree's own path may exceed.
-        self._directory = Path(tempfile.mkdtemp(prefix="sglwheel-"))
-        self.address = str(self._directory / "admission")
-        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._server.bind(self.address)
-        self._server.listen(1024)
-        self._server.setblocking(False)
-        self._history_path.parent.mkdir(parents=True, exist_ok=True)
-        self._history: IO[str] = self._history_path.open("a", encoding="utf-8")
+        self._door = Door()
+        self.address = self._door.address
+        self._history = Lines(self._history_path)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._server, selectors.EVENT_READ)
+        self._selector.register(self._door.socket, selectors.EVENT_READ)
         self._ledger.__enter__()
         budget = self._budget
         self._recording.begin(slots=budget.slots, memory=budget.room(), total=budget.host.memory_total())
-        self._thread = threading.Thread(target=self._serve, name="admission", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="admission", daemon=True)
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
         self._thread.join()
         self.state.overhead = self._launchers + time.process_time() - self._cpu
-        for unit in self._units.values():
-            unit.channel.close()
+        self._hang_up()
         self._recording.close(self.state.overhead)
         self._ledger.__exit__(None, None, None)
         self._selector.close()
-        self._server.close()
         self._history.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if self._failure is not None and kind is None:
+            raise self._failure
 
     def served(self, unit: str, cache: str) -> None:
         """A cache had the object of `unit`: nothing was admitted. For any thread."""
@@ -107,13 +99,26 @@ class Governor:
         self._recording.compiled(done, "done", time.monotonic())
         self.state.finished.append(done)
 
+    def _work(self) -> None:
+        """Serve; if that fails, let go of the launchers, so that ninja ends and `__exit__` says why."""
+        try:
+            self._serve()
+        except BaseException as error:
+            self._failure = error
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        for unit in self._units.values():
+            unit.channel.close()
+        self._door.close()
+
     def _serve(self) -> None:
         looked = shown = 0.0
         while not self._stop.is_set():
             changed = False
             for key, _ in self._selector.select(timeout=_TICK):
                 changed = True
-                if key.fileobj is self._server:
+                if key.fileobj is self._door.socket:
                     self._accept()
                 else:
                     self._read(key.fd)
@@ -132,8 +137,7 @@ class Governor:
         return [unit for unit in self._units.values() if unit.started is not None]
 
     def _accept(self) -> None:
-        channel, _ = self._server.accept()
-        channel.setblocking(False)
+        channel = self._door.accept()
         self._units[channel.fileno()] = Unit("", 0, Cost(0, 0), time.monotonic(), channel)
         self._selector.register(channel, selectors.EVENT_READ)
 
@@ -188,23 +192,15 @@ class Governor:
             if not done.cached:
                 self._expected += unit.cost.seconds if done.code == 0 else 0.0
                 self._taken += done.seconds if done.code == 0 else 0.0
-                self._history.write(self._costs.line(**done.costs()))
-                self._history.flush()
+                self._history.add(self._costs.line(**done.costs()))
         else:
             self.state.again.append((done.unit, outcome))
         unit.started, unit.ended, unit.unit = None, False, ""
         unit.peak = unit.resident = 0
-        self._send(unit, b"again\n" if outcome in ("requeued", "killed") else b"done\n")
+        unit.send(b"again\n" if outcome in ("requeued", "killed") else b"done\n")
 
     def _kernel_killed(self, unit: Unit) -> bool:
         return self._budget.host.kills() > unit.kills
-
-    def _send(self, unit: Unit, line: bytes) -> bool:
-        try:
-            unit.channel.sendall(line)
-        except OSError:
-            return False  # its end arrives as an empty read
-        return True
 
     def _look(self, now: float) -> None:
         """Measure what runs, and end the youngest when memory runs short."""
@@ -266,9 +262,10 @@ class Governor:
         elif now - self._idle_since > _PATIENCE and not (budget.others.running or budget.others.wanted):
             # Somebody else's work has the memory, and may have it for ever.
             room = max(room, min(unit.cost.peak for unit in waiting))
+        pace = self._taken / self._expected
         index = policy.choose(
             [replace(u.cost, peak=max(u.cost.peak, room)) if u.alone else u.cost for u in waiting],
-            [self._active(u, now) for u in running],
+            [unit.active(pace, now) for unit in running],
             room=room,
             slots=budget.slots_beside(),
             patient=True,
@@ -277,7 +274,7 @@ class Governor:
 
     def _start(self, unit: Unit) -> bool:
         unit.started = time.monotonic()
-        if self._send(unit, b"go\n"):
+        if unit.send(b"go\n"):
             return True
         unit.started, unit.unit = None, ""
         return False
@@ -294,10 +291,3 @@ class Governor:
             return Claim(len(running), promised)
         wanted = min(unit.cost.peak for unit in waiting)
         return Claim(0, 0, wanted, self._waiting_since(running, waiting))
-
-    def _active(self, unit: Unit, now: float) -> Active:
-        """What a running unit is in the way of; one that outgrew its estimate counts with what it has."""
-        assert unit.started is not None
-        pace = self._taken / self._expected
-        left = max(0.0, unit.cost.seconds * pace - (now - unit.started))
-        return Active(Cost(unit.cost.seconds, max(unit.cost.peak, unit.peak)), left)

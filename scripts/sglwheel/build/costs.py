@@ -63,7 +63,7 @@ class Costs:
     def line(self, unit: str, *, code: int, seconds: float, cpu: float, peak: int) -> str:
         """The line of `history` for one compile."""
         record = {"unit": unit, "code": code, "seconds": seconds, "cpu": cpu, "peak": peak}
-        return json.dumps(record | ({"flavour": self._flavour} if self._flavour else {})) + "\n"
+        return json.dumps(record | ({"flavour": self._flavour} if self._flavour else {}))
 
 
 def unit_key(unit: str) -> str:

@@ -105,7 +105,9 @@ class Ledger:
     def say(self, claim: Claim) -> None:
         """Tell the others. Only within a turn, or for what makes nothing scarcer."""
         if self._own is not None and claim != self._said:
-            self._write(claim)
+            # A full disk: then the others go by what was said before.
+            with suppress(OSError):
+                self._write(claim)
 
     def _open(self, path: Path, mode: int) -> int:
         # Not with O_CREAT first: Linux refuses that for another user's file in a sticky directory.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from sglwheel.build.lines import Lines
 from sglwheel.build.units import Finished
 
 _SAMPLE_SECONDS = 2.0  # between samples of memory, at most
@@ -15,7 +16,7 @@ _REPEAT = 30.0
 
 
 class Recording:
-    """Append events as JSON lines; one that a crash tears is skipped by readers.
+    """Append events as JSON lines; one that is torn is skipped by readers.
 
     A run's begin holds the time of day, all later times are seconds since then on the monotonic clock: a
     clock that jumps bends no picture. With `path` None nothing is kept.
@@ -23,7 +24,7 @@ class Recording:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._file: IO[str] | None = None
+        self._lines: Lines | None = None
         self._begun = time.monotonic()
         self._sampled = float("-inf")
         self._resident = 0
@@ -32,11 +33,8 @@ class Recording:
         """A run starts; `facts` are its limits."""
         if self._path is None:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("a", encoding="utf-8")
+        self._lines = Lines(self._path)
         self._begun = time.monotonic()
-        # The blank line ends what a crash may have torn.
-        self._file.write("\n")
         self._write(event="begin", date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **facts)
 
     def compiled(self, done: Finished, outcome: str, started: float) -> None:
@@ -58,11 +56,10 @@ class Recording:
         """The run ends; `overhead` in CPU seconds of everything that is not a compiler's."""
         at = round(time.monotonic() - self._begun, 3)
         self._write(event="end", at=at, overhead=round(overhead, 3))
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
 
     def _write(self, **event: Any) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
-            self._file.flush()
+        if self._lines is not None:
+            self._lines.add(json.dumps(event, separators=(",", ":")))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglwheel.build.costs import Cost
+from sglwheel.build.policy import Active
 
 KILLED = re.compile(
     r"died due to signal 9|[Kk]illed signal terminated program|killed by SIGKILL|(^|: )Killed( |$)"
@@ -36,6 +37,20 @@ class Unit:
     ended: bool = False  # we are ending its compiler
     kills: int = 0  # how often the kernel had killed when it started
     own: float = 0.0  # CPU seconds of its launcher
+
+    def send(self, line: bytes) -> bool:
+        """Tell its launcher; False when that has gone, which an empty read will say, too."""
+        try:
+            self.channel.sendall(line)
+        except OSError:
+            return False
+        return True
+
+    def active(self, pace: float, now: float) -> Active:
+        """What it is in the way of while it runs; one that outgrew its estimate counts with what it has."""
+        assert self.started is not None
+        left = max(0.0, self.cost.seconds * pace - (now - self.started))
+        return Active(Cost(self.cost.seconds, max(self.cost.peak, self.peak)), left)
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,12 @@ class Governor:
     def __init__(self, address: str, name: str) -> None:
         self.request = {"unit": name, "pid": os.getpid()}
         self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        directory, _, name = address.rpartition("/")
         with contextlib.suppress(OSError):  # then nothing can be sent either
-            self.channel.connect(address)
+            # An address may be longer than the 107 bytes that a socket's path has.
+            descriptor = os.open(directory, os.O_PATH | os.O_CLOEXEC)
+            self.channel.connect(f"/proc/self/fd/{descriptor}/{name}")
+            os.close(descriptor)
 
     def ask(self, message: dict[str, object]) -> bytes:
         """Send one line and wait for the answer; empty when nobody listens any more."""
@@ -89,9 +93,9 @@ def main(argv: list[str]) -> int:
         if governor is not None and not governor.admitted():
             sys.stderr.write("launch: error: the sglwheel that runs this build has ended\n")
             return 1
-        # What a compiler says that is ended and started again must not be in the log.
-        out = unnamed() if governor is not None else None
         try:
+            # What a compiler says that is ended and started again must not be in the log.
+            out = unnamed() if governor is not None else None
             cost = run(argv, out)
         except OSError as error:
             sys.stderr.write(f"launch: error: cannot start {argv[0]}: {error.strerror}\n")
