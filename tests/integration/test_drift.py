@@ -379,6 +379,16 @@ def test_lineage_has_history_without_files_and_asks_when_it_must(world: World) -
     world.git("checkout", "--quiet", "-b", "side")
     side = world.commit({"docs/notes.md": "y"}, "side")
     assert line.commit(side, option="--to") == side
+    # As are a release's tag, and another branch as it is now.
+    released = world.commit({"docs/notes.md": "z"}, "released")
+    world.git("tag", "-a", "v1.0", "-m", "released")
+    assert line.commit("v1.0", option="--to") == released
+    assert line.commit("side", option="--to") == released
+    later = world.commit({"docs/notes.md": "again"}, "later")
+    assert line.commit("side", option="--to") == later
+    for unknown in ("v2.0", "si*", "--upload-pack=x"):
+        with pytest.raises(UsageError, match="names no commit of upstream"):
+            line.commit(unknown, option="--to")
 
 
 @pytest.mark.parametrize("text", ["git version 2.38.1", "git version 1.9", "nonsense", ""])

@@ -84,24 +84,34 @@ class Lineage:
             self.update()
         try:
             return revisions.resolve(self.git, text, tip=tip or self.ref, option=option)
-        except UsageError:
-            if not full or offline:
+        except UsageError as unknown:
+            if offline:
                 raise
             try:
+                # Releases are tagged on branches of their own.
+                wanted = text if full else self._named(text)
                 with self._locked():
                     self.transport.fetch(
                         self.git,
-                        ("--filter=blob:none", f"{text}:refs/sglwheel/{text}"),
+                        ("--filter=blob:none", f"{wanted}:refs/sglwheel/{wanted}"),
                         what=f"commit {text}",
                     )
             except SourceError as error:
                 # Asked and answered is the user's mistake; not answered is the network's.
                 if not all(answer.startswith("does not have it") for answer in error.where.values()):
                     raise
+                if not full:
+                    raise unknown from None
                 raise UsageError(
                     f"{option} {text!r} names no commit of upstream", where=error.where, next=error.next
                 ) from None
-            return revisions.resolve(self.git, text, tip=tip or self.ref, option=option)
+            return revisions.resolve(self.git, wanted, tip=tip or self.ref, option=option)
+
+    def _named(self, text: str) -> str:
+        """The id behind a tag or branch of upstream. Raises SourceError."""
+        names = (f"refs/tags/{text}", f"refs/heads/{text}")
+        found = self.transport.ask(self.git, names, what=f"tag or branch {text}")
+        return next(found[name] for name in names if name in found)
 
     def fetch(self, ids: Iterable[str]) -> None:
         """Have blobs, all with one request. Raises SourceError."""
