@@ -43,7 +43,7 @@ def check(
     """
     results: list[ProofResult] = []
     for patch, state in _asked(stack, patched):
-        job = _Job(recipe, patch, state, env, layout, checkout, fetch)
+        job = _Job(recipe, patch, state, stack, patched, env, layout, checkout, fetch)
         results += job.known() or job.run()
     failed = [result for result in results if result.holds]
     if failed:
@@ -73,9 +73,9 @@ def sources(
 
     What cannot be had leaves a proof undecided, here as there; a warning says so.
     """
-    for patch, state in _asked(stack, patched):
+    for patch, _ in _asked(stack, patched):
         try:
-            with proofs.without(checkout, state, layout, recipe) as path:
+            with proofs.without(patch, stack, patched, checkout, layout, recipe) as path:
                 found = fetch(path)
         except _OPEN as error:
             console.warn(f"what only the tree without {patch.name} fetches cannot be had: {error.what}")
@@ -96,6 +96,8 @@ class _Job:
     recipe: KernelRecipe
     patch: Patch
     state: PatchState
+    stack: Series
+    patched: PatchedTree
     env: BuildEnv
     layout: Layout
     checkout: Base
@@ -137,7 +139,9 @@ class _Job:
 
     def _ask(self, tree: BuildTree, log: Path) -> Iterator[ProofResult]:
         try:
-            with proofs.without(self.checkout, self.state, self.layout, self.recipe) as path:
+            with proofs.without(
+                self.patch, self.stack, self.patched, self.checkout, self.layout, self.recipe
+            ) as path:
                 dependencies = self.fetch(path)
                 tree.path.mkdir(parents=True)
                 tree.copy_source(path)

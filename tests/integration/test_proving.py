@@ -62,12 +62,12 @@ class Job:
         self.fetched += 1
         return Dependencies(())
 
-    def check(self, fetch: Any = None) -> tuple[ProofResult, ...]:
+    def check(self, fetch: Any = None, *, repository: Path | None = None) -> tuple[ProofResult, ...]:
         world = self.world
-        patched = world.apply()
+        patched, checkout = world.apply(repository=repository), world.checkout(repository=repository)
         recipe, stack = world.recipe(), world.series()
         return proving.check(
-            recipe, stack, patched, self.tiny.env, world.layout, world.checkout(), fetch or self.fetch
+            recipe, stack, patched, self.tiny.env, world.layout, checkout, fetch or self.fetch
         )
 
 
@@ -112,3 +112,20 @@ def test_a_source_that_cannot_be_had_leaves_it_open(tmp_path: Path) -> None:
 
     (found,) = job.check(refuse)
     assert (found.holds, found.detail) == (None, "repo-x: no such host")
+
+
+def test_a_store_that_was_deleted_meanwhile_costs_no_proof(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.patch("more", "# room\n\n\n# room", "# room\n# more\n\n# room", f"file {LISTS} contains # more")
+    job.patch("guard", "set(FA3 ON)\n", "", "target-absent flash_ops")
+    world = job.world
+    world.apply(repository=world.clone())
+    seen: list[str] = []
+
+    def fetch(tree: Path) -> Dependencies:
+        seen.append((tree / LISTS).read_text())
+        return job.fetch(tree)
+
+    (guard,) = job.check(fetch, repository=world.clone())
+    assert (guard.holds, guard.detail) == (False, "target flash_ops exists")
+    assert "# more" in seen[0] and "set(FA3 ON)" in seen[0]

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from sglwheel import files
 from sglwheel.errors import PatchError
 from sglwheel.files import Layout
 from sglwheel.git import Git
-from sglwheel.patching import Base, PatchedTree, PatchState
-from sglwheel.patching.worktree import Worktree
+from sglwheel.patching import Base, PatchedTree, trials
+from sglwheel.patching.worktree import Worktree, am
 from sglwheel.recipe import Recipe
 from sglwheel.series import Patch, Proof, Series
 
@@ -45,13 +45,20 @@ def applied(series: Series, patched: PatchedTree) -> tuple[Patch, ...]:
 
 
 @contextmanager
-def without(checkout: Base, state: PatchState, layout: Layout, recipe: Recipe) -> Iterator[Path]:
+def without(
+    patch: Patch, series: Series, patched: PatchedTree, checkout: Base, layout: Layout, recipe: Recipe
+) -> Iterator[Path]:
     """The tree that a patch was applied to, as long as the block lasts. Raises PatchError."""
-    work, before = layout.work / recipe.id, f"{state.commit}^"
+    work = layout.work / recipe.id
     with (
         files.locked(work / "src.lock", failure=PatchError, what=f"the source tree of {recipe.id}"),
-        Worktree(Git(checkout.repository), before, work, (recipe.source.directory,)) as tree,
+        Worktree(Git(checkout.repository), checkout.commit, work, (recipe.source.directory,)) as tree,
     ):
+        # Not the commit that applying it began with: who cleans a store takes what no branch leads to.
+        for earlier in takewhile(lambda one: one.name != patch.name, applied(series, patched)):
+            state, why, _ = am(tree, earlier, lambda: trials.bases(tree.git, series))
+            if state not in ("applied", "applied-3way"):
+                raise PatchError(f"{earlier.name}, which {patch.name} comes after, does not apply: {why}")
         (tree.path / ".git").unlink()
         yield tree.path
 
