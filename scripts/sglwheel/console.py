@@ -26,8 +26,8 @@ _stderr = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def interactive() -> bool:
-    """Whether narration goes to a terminal."""
-    return _stderr.is_terminal
+    """Whether narration goes to a terminal that can redraw a line."""
+    return _stderr.is_terminal and not _stderr.is_dumb_terminal
 
 
 def say(text: str = "", *, style: str | None = None) -> None:

@@ -140,3 +140,36 @@ def test_a_real_cgroup_below_the_machines_memory(group: Path) -> None:
     assert total == 256 << 20
     assert available < total - (60 << 20)
     assert reserve == 64 << 20
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        {"proc/self/cgroup": "0::/job\n", "cgroup/job/memory.swap.max": f"{GIB}\n"}
+        | {"cgroup/job/memory.swap.current": f"{GIB // 4}\n"},
+        {"proc/self/cgroup": "5:memory:/job\n", "cgroup/memory/job/memory.limit_in_bytes": f"{2 * GIB}\n"}
+        | {"cgroup/memory/job/memory.usage_in_bytes": f"{GIB}\n"}
+        | {"cgroup/memory/job/memory.memsw.limit_in_bytes": f"{3 * GIB}\n"}
+        | {"cgroup/memory/job/memory.memsw.usage_in_bytes": f"{GIB + GIB // 4}\n"},
+    ],
+    ids=["v2", "v1"],
+)
+def test_swap_that_a_container_may_not_take_is_none(
+    host: Host, tmp_path: Path, group: dict[str, str]
+) -> None:
+    write(tmp_path, {"proc/meminfo": f"MemTotal: {24 * GIB // 1024} kB\nSwapFree: {8 * GIB // 1024} kB\n"})
+    assert host.swap_free() == 8 * GIB
+    write(tmp_path, group)
+    assert host.swap_free() == 3 * GIB // 4
+
+
+def test_a_container_without_swap_has_none_of_the_hosts(host: Host, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/job\n",
+            "cgroup/job/memory.swap.max": "0\n",
+            "cgroup/job/memory.swap.current": "0\n",
+        },
+    )
+    assert host.swap_free() == 0

@@ -77,7 +77,7 @@ def test_a_line_behind_a_torn_one_is_read(tmp_path: Path) -> None:
     path = tmp_path / "recording.jsonl"
     path.write_text('{"event":"be')
     lines = Lines(path)
-    lines.add('{"event":"begin","slots":3}')
+    lines.add('{"event":"begin","slots":3}\n')
     lines.close()
     assert [session.slots for session in happened.read(path).sessions] == [3]
 

@@ -170,6 +170,13 @@ def test_history_survives_a_torn_line(tmp_path: Path) -> None:
     assert not Costs(history).expect("b.o").measured
 
 
+@pytest.mark.parametrize("peak", ["1e999", "Infinity", "NaN", "-7", '"x"', "null", "[]"])
+def test_history_that_nobody_measured_is_skipped(tmp_path: Path, peak: str) -> None:
+    history = tmp_path / "units.jsonl"
+    history.write_text(f'{{"unit": "a.o", "code": 0, "seconds": 2, "cpu": 1.5, "peak": {peak}}}\n')
+    assert not Costs(history).expect("a.o").measured
+
+
 def test_history_of_the_same_flags_counts_first_and_a_quiet_host_tells_the_time(tmp_path: Path) -> None:
     history = tmp_path / "units.jsonl"
     ours, other = Costs(flavour="ours"), Costs(flavour="other")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ import pytest
 
 from sglwheel import cli
 from sglwheel.errors import SglwheelError
+from sglwheel.files import Layout
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,6 +65,10 @@ def test_a_file_that_is_no_wheel_is_inspected_with_7(capsys: pytest.CaptureFixtu
         ("lock", "--check", "--upgrade"),
         ("smoke", "x.whl", "--recipe", "sample", "--report", "gpu.json"),
         ("patch", "sample", "--edit", "--discard"),
+        ("build", "sample", "--memory", "0"),
+        ("build", "sample", "--memory", "1KiB"),
+        ("build", "sample", "--memory", "-1"),
+        ("build", "sample", "--memory", "abc"),
     ],
     ids=" ".join,
 )
@@ -74,6 +80,22 @@ def test_mistakes_end_with_2(
     shown = capsys.readouterr()
     assert shown.err.startswith("error: ")
     assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("verb", "code"),
+    [(("build", "sample"), 6), (("timeline", "sample"), 2), (("bench", "scaled"), 6)],
+)
+def test_what_the_system_refuses_is_an_error_and_no_traceback(
+    verb: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "somewhere")
+
+    monkeypatch.setattr(Layout, "find", refuse)
+    assert call(*verb) == code
+    shown = capsys.readouterr().err
+    assert f"{verb[0]}: Read-only file system" in shown and "somewhere" in shown and "next" in shown
 
 
 def test_any_stage_s_error_is_its_exit_code(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 
 import pytest
+import rich.console
 
 from sglwheel import console
 
@@ -23,3 +25,13 @@ def test_without_a_terminal_a_download_says_bytes_and_what_is_left(
         "  fetching torch: 400.0/800.0 MB 3 files ETA 40.0 s",
         "  fetching torch: 800.0/800.0 MB 3 files",
     ]
+
+
+def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    terminal = rich.console.Console(file=screen, force_terminal=True, _environ={"TERM": "dumb"})
+    monkeypatch.setattr(console, "_stderr", terminal)
+    monkeypatch.setattr(console, "_PLAIN_SECONDS", 0.0)
+    with console.live("compile") as show:
+        show(console.Board("3/7", 0.4, "", (), 0.1, ""))
+        assert screen.getvalue().split() == ["compile:", "3/7"]

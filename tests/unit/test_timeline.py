@@ -164,3 +164,16 @@ def test_costs_are_known_in_another_tree(tmp_path: Path) -> None:
     (tmp_path / "units.jsonl").write_text(Costs().line(here, code=0, seconds=5, cpu=4, peak=7))
     there = here.replace("me", "you").replace("0123", "4567")
     assert Costs(tmp_path / "units.jsonl").expect(there) == Cost(4, 7, measured=True)
+
+
+@pytest.mark.parametrize("key", ["start", "seconds", "cpu", "peak"])
+@pytest.mark.parametrize("value", ["1e999", "NaN", "-5", "9e15", "null"])
+def test_a_recording_that_is_damaged_can_be_looked_at(layout: Layout, key: str, value: str) -> None:
+    path = layout.work / "tiny/logs/build-0123456789ab.jsonl"
+    event = {"event": "unit", "unit": "d.o", "start": 1, "seconds": 1, "cpu": 1, "peak": 1, "outcome": "done"}
+    text = json.dumps(event).replace(f'"{key}": 1', f'"{key}": {value}')
+    path.write_text(f'{path.read_text()}\n{{"event": "begin", "slots": 1e999}}\n{text}\n')
+    found = timeline.load(layout, "tiny")
+    assert found.to_json()["compiled"] == (4 if value == "9e15" else 3) - 1
+    assert "NaN" not in json.dumps(found.to_json()) and "Infinity" not in json.dumps(found.trace())
+    assert page.render(found).count("<svg") and list(found.lines())

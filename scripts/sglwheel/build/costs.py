@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterable
@@ -63,7 +64,15 @@ class Costs:
     def line(self, unit: str, *, code: int, seconds: float, cpu: float, peak: int) -> str:
         """The line of `history` for one compile."""
         record = {"unit": unit, "code": code, "seconds": seconds, "cpu": cpu, "peak": peak}
-        return json.dumps(record | ({"flavour": self._flavour} if self._flavour else {}))
+        return json.dumps(record | ({"flavour": self._flavour} if self._flavour else {})) + "\n"
+
+
+def amount(value: Any) -> float:
+    """A number of a kept note. Raises ValueError and TypeError for what was never measured."""
+    number = float(value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"not an amount: {value}")
+    return number
 
 
 def unit_key(unit: str) -> str:
@@ -94,8 +103,8 @@ def _read_history(path: Path, flavour: str) -> dict[str, Cost]:
             record: dict[str, Any] = json.loads(line)
             if record["code"] == 0:
                 # A compiler has one thread that works: CPU time is what it takes where nothing competes.
-                seconds = min(float(record["seconds"]), float(record["cpu"]))
-                cost = Cost(seconds, int(record["peak"]), measured=True)
+                seconds = min(amount(record["seconds"]), amount(record["cpu"]))
+                cost = Cost(seconds, int(amount(record["peak"])), measured=True)
                 same = record.get("flavour", "") == flavour
                 records.setdefault(unit_key(str(record["unit"])), {}).setdefault(same, []).append(cost)
         except (ValueError, KeyError, TypeError):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sglwheel.build.costs import unit_key
+from sglwheel.build.costs import amount, unit_key
 from sglwheel.console import counted, format_bytes, format_seconds
 
 
@@ -116,38 +116,38 @@ def read(path: Path) -> History:
     """The history in a recording, empty when there is none; lines torn by a crash are skipped."""
     found = History()
     origin = last = 0.0
-    begun: dict[str, Any] | None = None
+    begun: Session | None = None
 
     def end_session() -> None:
         if begun is not None:
-            limits = (int(begun.get(key, 0)) for key in ("slots", "memory", "total"))
-            found.sessions.append(Session(str(begun.get("date", "")), origin, last, *limits))
+            found.sessions.append(replace(begun, start=origin, end=last))
 
     for event in _events(path):
         try:
             kind = event["event"]
             if kind == "begin":
                 end_session()
-                origin, begun = last, event
+                limits = (int(amount(event.get(key, 0))) for key in ("slots", "memory", "total"))
+                origin, begun = last, Session(str(event.get("date", "")), last, last, *limits)
             elif kind == "unit":
                 item = Compile(
                     str(event["unit"]),
-                    origin + float(event["start"]),
-                    float(event["seconds"]),
-                    float(event["cpu"]),
-                    int(event["peak"]),
+                    origin + amount(event["start"]),
+                    amount(event["seconds"]),
+                    amount(event["cpu"]),
+                    int(amount(event["peak"])),
                     str(event["outcome"]),
                     str(event.get("cached", "")),
                 )
                 found.compiles.append(item)
                 last = max(last, item.end)
             elif kind in ("memory", "end"):
-                at = origin + float(event["at"])
+                at = origin + amount(event["at"])
                 last = max(last, at)
                 if kind == "memory":
-                    found.samples.append((at, int(event["resident"])))
+                    found.samples.append((at, int(amount(event["resident"]))))
                 else:
-                    found.overhead += float(event.get("overhead", 0.0))
+                    found.overhead += amount(event.get("overhead", 0.0))
         except (KeyError, TypeError, ValueError):
             continue
     end_session()

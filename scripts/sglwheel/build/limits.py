@@ -41,8 +41,9 @@ class Host:
         return max(0, min([self._meminfo("MemAvailable"), *left]))
 
     def swap_free(self) -> int:
-        """Bytes of swap that are free: slow, but enough to bring one giant unit to its end."""
-        return self._meminfo("SwapFree")
+        """Bytes of swap that we may take: slow, but enough to bring one giant unit to its end."""
+        left = [swap for group in self._cgroups("memory") if (swap := _swap_left(group)) is not None]
+        return max(0, min([self._meminfo("SwapFree"), *left]))
 
     def reserve(self) -> int:
         """Bytes left to the rest of the system: a twentieth, at least 512 MiB, at most a quarter."""
@@ -127,6 +128,23 @@ def memory_cgroup(name: str, limit: int) -> Path | None:
                 continue
         path.rmdir()
     return None
+
+
+def _swap_left(directory: Path) -> int | None:
+    """Bytes of swap that a memory cgroup still allows, v2 or v1; None where it does not say."""
+    limit, used = _number(directory / "memory.swap.max"), _number(directory / "memory.swap.current")
+    if limit is not None and used is not None:
+        return limit - used
+    # v1 limits memory and swap together, and memory by itself.
+    both, memory = (
+        [_number(directory / f"memory.{kind}{name}_in_bytes") for name in ("limit", "usage")]
+        for kind in ("memsw.", "")
+    )
+    if both[0] is None or both[1] is None or memory[0] is None or memory[1] is None:
+        return None
+    if both[0] >= _UNLIMITED:
+        return None
+    return (both[0] - memory[0]) - (both[1] - memory[1])
 
 
 def _cpu_quota(directory: Path) -> float | None:

@@ -25,8 +25,8 @@ class Lines:
         self._refused = ""
 
     def add(self, line: str) -> None:
-        """Write one line, without its end."""
-        data = f"{line}\n".encode()
+        """Write one line, its end included."""
+        data = line.encode()
         if self._torn:
             data = b"\n" + data
         try:

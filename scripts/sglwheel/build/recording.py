@@ -62,4 +62,4 @@ class Recording:
 
     def _write(self, **event: Any) -> None:
         if self._lines is not None:
-            self._lines.add(json.dumps(event, separators=(",", ":")))
+            self._lines.add(json.dumps(event, separators=(",", ":")) + "\n")

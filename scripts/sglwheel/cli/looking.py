@@ -12,6 +12,7 @@ import click
 from sglwheel import console, files
 from sglwheel.cli.options import (
     as_json,
+    failing_as,
     jobs_option,
     memory_option,
     override_option,
@@ -35,6 +36,7 @@ from sglwheel.files import Layout
     help="write a page to look at, or a trace for https://ui.perfetto.dev",
 )
 @as_json
+@failing_as(UsageError)
 def timeline(name: str, tree: str | None, output: Path | None, as_json: bool) -> None:
     """Say where the time of a build of recipe NAME went: which compiler ran when, in how much memory."""
     from sglwheel import recipe
@@ -75,6 +77,7 @@ def timeline(name: str, tree: str | None, output: Path | None, as_json: bool) ->
 @jobs_option
 @memory_option
 @as_json
+@failing_as(BuildError)
 def bench(
     parts: tuple[str, ...],
     repeat: int,

@@ -22,6 +22,8 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
     "ti": 1 << 40,
 }
 
+_LEAST = 64 << 20
+
 
 def size(text: str) -> int:
     """Bytes as people write them: `20GiB`, `20G`, `512M`."""
@@ -29,6 +31,14 @@ def size(text: str) -> int:
     if match is None or match[2] not in _UNITS:
         raise click.BadParameter(f"{text!r} is not a size such as 20GiB")
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def limit(text: str) -> int:
+    """A size for compilers; the smallest takes some thirty megabytes."""
+    found = size(text)
+    if found < _LEAST:
+        raise click.BadParameter(f"no compiler fits into {text}; 20GiB is enough for the largest")
+    return found
 
 
 def failing_as(failure: type[SglwheelError]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
@@ -68,7 +78,7 @@ jobs_option = click.option(
     help="at most so many compilers; memory limits them anyway",
 )
 memory_option = click.option(
-    "--memory", type=size, metavar="SIZE", help="at most so much for all compilers together, such as 20GiB"
+    "--memory", type=limit, metavar="SIZE", help="at most so much for all compilers together, such as 20GiB"
 )
 provider_option = click.option(
     "--provider",

@@ -13,6 +13,7 @@ import click
 from sglwheel import console, uptodate
 from sglwheel.cli.options import (
     as_json,
+    failing_as,
     jobs_option,
     memory_option,
     override_option,
@@ -22,7 +23,14 @@ from sglwheel.cli.options import (
     torch_from_option,
     torch_option,
 )
-from sglwheel.errors import InspectionError, ToolchainError, UsageError
+from sglwheel.errors import (
+    BuildError,
+    InspectionError,
+    SmokeError,
+    ToolchainError,
+    UsageError,
+    WheelhouseError,
+)
 from sglwheel.files import Layout
 
 
@@ -51,6 +59,7 @@ from sglwheel.files import Layout
 )
 @click.option("--reproduce", is_flag=True, help="compile twice, in two places, and compare the wheels")
 @as_json
+@failing_as(BuildError)
 def build(
     name: str,
     torch: str | None,
@@ -108,6 +117,7 @@ def build(
 @click.option("--recipe", "name", metavar="ID", required=True, help="the recipe that it was built from")
 @torch_option
 @as_json
+@failing_as(WheelhouseError)
 def publish(wheel: str, name: str, torch: str | None, as_json: bool) -> None:
     """Inspect, smoke-test, publish and install WHEEL, a finished one of another host's."""
     from sglwheel import pipeline
@@ -130,6 +140,7 @@ def _emit(summary: Sequence[str], facts: Mapping[str, Any], as_json: bool) -> No
 @click.option("--recipe", "name", metavar="ID", help="the recipe that it shall fulfil")
 @click.option("--kernels", type=click.IntRange(min=1), help="name so many of the largest kernels")
 @as_json
+@failing_as(InspectionError)
 def inspect(wheel: str, torch: str | None, name: str | None, kernels: int | None, as_json: bool) -> None:
     """Say from the files alone what WHEEL is and why it does or does not fit; nothing is imported."""
     from sglwheel import inspect as inspecting
@@ -174,6 +185,7 @@ def inspect(wheel: str, torch: str | None, name: str | None, kernels: int | None
     help="with --gpu: where the report for `wheelhouse promote` goes, if not beside the wheel",
 )
 @as_json
+@failing_as(SmokeError)
 def smoke(
     wheel: str,
     name: str,
@@ -219,6 +231,7 @@ def _beside(wheel: Path, layout: Layout) -> Path:
 @click.option("--recipe", "name", metavar="ID", required=True, help="whose imports and environment to use")
 @torch_option
 @as_json
+@failing_as(WheelhouseError)
 def install_check(release: str, name: str, torch: str | None, as_json: bool) -> None:
     """Run the printed line of RELEASE (a wheel's file name or id) in a new environment."""
     from sglwheel import pipeline, wheelhouse

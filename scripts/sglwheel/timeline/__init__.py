@@ -58,7 +58,7 @@ class Timeline:
 
     def lines(self, *, slowest: int = 10) -> Iterator[str]:
         """What a terminal shows."""
-        yield f"{self.recipe} {self.tree}: {len(self.history.sessions)} runs"
+        yield f"{self.recipe} {self.tree}: {console.counted(len(self.history.sessions), 'run')}"
         yield from happened.summary(self.history, slowest=slowest)
 
 

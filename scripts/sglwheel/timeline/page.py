@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ def _bars(history: History, scale: float, height: float, names: Sequence[str]) -
 
 
 def _ticks(span: float, scale: float) -> Iterator[tuple[float, str]]:
-    every = next((tick for tick in _TICKS if span / tick <= 12), _TICKS[-1])
+    every = next((tick for tick in _TICKS if span / tick <= 12), math.ceil(span / 12))
     for number in range(int(span // every) + 1):
         at = number * every
         text = f"{at // 3600}:{at % 3600 // 60:02d} h" if span >= 7200 else f"{at // 60}:{at % 60:02d}"
