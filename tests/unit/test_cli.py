@@ -111,12 +111,15 @@ def test_any_stage_s_error_is_its_exit_code(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_is_130_and_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sglwheel.recipe.names", interrupt)
     assert call("recipes") == 130
+    assert "next  run the same command again: it continues" in capsys.readouterr().err
 
 
 def test_nox_has_a_session_for_every_verb() -> None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sglwheel import files
+from sglwheel import console, files
 from sglwheel.build.cachewatch import CacheWatch
 from sglwheel.build.compilercache import CompilerCache, arguments
 
@@ -127,7 +127,11 @@ def account(watch: CacheWatch, recipe: str, dependencies: str) -> Report:
         if answer.outcome == "miss":
             why |= {unit: now.why(unit, before) for unit in units.get(answer.path, [answer.path])}
     counts = watch.counts()
-    write(kept, now.merged(before))
+    try:
+        write(kept, now.merged(before))
+    except OSError as error:
+        # The objects are there; only a later miss cannot be explained.
+        console.warn(f"{kept} cannot be written ({error.strerror}): later builds cannot say why they missed")
     known = ("hit", "shared", "miss")
     return Report(
         counts["hit"],

@@ -83,12 +83,13 @@ class CompilerCache:
         program = _program()
         if program is None:
             return None
-        store = files.cache_directory(layout.cache / "compiler-cache")
+        store = layout.cache / "compiler-cache"
         return cls(program, store, tree.path, identity(env), _link(tree.path / "roots", prefixes))
 
     def unwritable(self) -> str | None:
-        """What keeps the store from being written, or None."""
+        """What keeps the store from being made and written, or None."""
         try:
+            files.cache_directory(self.store)
             for directory in (self.store / "ccache", self.store / "tmp"):
                 directory.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryFile(dir=directory) as probe:

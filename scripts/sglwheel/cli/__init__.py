@@ -30,15 +30,12 @@ def main(argv: list[str] | None = None) -> None:
     except SglwheelError as error:
         console.report(error)
         sys.exit(error.exit_code)
-    except click.exceptions.Abort:
-        console.report(Interrupted("interrupted"))
-        sys.exit(Interrupted.exit_code)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "sglwheel"
         console.report(UsageError(error.format_message(), next=f"{command} --help"))
         sys.exit(UsageError.exit_code)
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         console.report(Interrupted("interrupted", next="run the same command again: it continues"))
         sys.exit(Interrupted.exit_code)
     except BrokenPipeError:
