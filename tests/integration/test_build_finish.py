@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -112,6 +113,16 @@ def test_same_inputs_same_bytes_at_any_time_and_umask(world: World, monkeypatch:
     second = world.finish(built).path
     assert files.sha256(second) == digest
     assert [path.name for path in second.parent.iterdir()] == [second.name]
+
+
+def test_several_runs_may_finish_the_same_wheel_at_once(world: World) -> None:
+    built = world.build()
+    before = world.finish(built)
+    expected = before.path.read_bytes()
+    with ThreadPoolExecutor(8) as pool:
+        finished = list(pool.map(lambda _: world.finish(built), range(64)))
+    assert {one.path.read_bytes() for one in finished} == {expected}
+    assert list(before.path.parent.iterdir()) == [before.path]
 
 
 def test_uv_installs_it_and_pip_agrees(world: World, tmp_path: Path) -> None:

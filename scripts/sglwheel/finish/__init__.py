@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Mapping
@@ -199,10 +200,11 @@ def _write(path: Path, contents: Mapping[str, bytes], epoch: int) -> None:
     """Write a wheel in PyPA's order: the code, then .dist-info, RECORD last."""
     order = sorted(contents, key=lambda name: (".dist-info/" in name, name))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.directory_atomic(path.parent / f".{path.stem}") as room:
-        temporary = room / path.name
+    # A wheel can only be written under its own name, and another run may finish the same one meanwhile.
+    with tempfile.TemporaryDirectory(prefix=f".{path.stem}.", dir=path.parent) as room:
+        temporary = Path(room, path.name)
         with _FixedWheelFile(temporary, epoch) as wheel:
             for name in order:
                 wheel.writestr(name, contents[name])
         temporary.replace(path)
-    (path.parent / f".{path.stem}").rmdir()
+    files.sync_directory(path.parent)
