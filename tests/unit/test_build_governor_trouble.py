@@ -89,3 +89,10 @@ def test_where_a_compiler_can_say_nothing_a_launcher_says_why(tree: Path) -> Non
         ((code, words),) = ends([child])
     assert code == 127
     assert "Traceback" not in words and "Is a directory" in words
+
+
+def test_a_socket_that_somebody_deleted_is_named(tree: Path) -> None:
+    with governing(tree, slots(1)) as governor:
+        Path(governor.address).unlink()
+        ((code, words),) = ends([launch(governor.address, "true", tree=tree)])
+    assert code == 1 and f"{governor.address} is gone: build again" in words

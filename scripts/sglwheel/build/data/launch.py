@@ -91,7 +91,8 @@ def main(argv: list[str]) -> int:
         alone()
     while True:
         if governor is not None and not governor.admitted():
-            sys.stderr.write("launch: error: the sglwheel that runs this build has ended\n")
+            gone = f"the sglwheel that runs this build has ended, or {address} is gone"
+            sys.stderr.write(f"launch: error: {gone}: build again\n")
             return 1
         try:
             # What a compiler says that is ended and started again must not be in the log.
