@@ -21,6 +21,7 @@ from sglwheel.errors import SglwheelError
 
 _PLAIN_SECONDS = 15.0  # between lines where nobody sees a bar
 _BAR = 24  # columns
+_NARROW = 60  # columns under which a bar leaves no room for what it means
 
 _stderr = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -170,6 +171,8 @@ def live(description: str) -> Iterator[Callable[[Board], None]]:
 
 def _drawn(description: str, board: Board) -> rich.console.Group:
     """A board for a terminal, never wider than it and never higher."""
+    if _stderr.size.width < _NARROW:
+        return rich.console.Group(rich.text.Text(f"  {description}: {board.line}", overflow="fold"))
     table = rich.table.Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True, overflow="ellipsis", min_width=20, max_width=44)
     table.add_column(width=_BAR)

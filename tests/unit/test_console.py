@@ -35,3 +35,15 @@ def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch: pytest.MonkeyPatc
     with console.live("compile") as show:
         show(console.Board("3/7", 0.4, "", (), 0.1, ""))
         assert screen.getvalue().split() == ["compile:", "3/7"]
+
+
+def test_a_narrow_terminal_shows_words_and_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    terminal = rich.console.Console(file=screen, force_terminal=True, width=20, height=8)
+    monkeypatch.setattr(console, "_stderr", terminal)
+    board = console.Board(
+        "3/7 · ETA 9 s", 0.4, "3/7 · ETA 9 s", (console.Row("a.cu", 0.5, "", ""),), 0.1, "1 GB"
+    )
+    with console.live("compile") as show:
+        show(board)
+    assert "3/7 · ETA" in screen.getvalue()
