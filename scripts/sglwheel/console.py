@@ -23,6 +23,7 @@ _PLAIN_SECONDS = 15.0  # between lines where nobody sees a bar
 _BAR = 24  # columns
 _NARROW = 60  # columns under which a bar leaves no room for what it means
 
+_emitted = 0
 _stderr = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -53,8 +54,15 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 def emit(text: str) -> None:
     """Print machine output or a requested report to stdout."""
+    global _emitted
+    _emitted += 1
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+def emitted() -> int:
+    """How often something was printed to stdout."""
+    return _emitted
 
 
 def emit_json(value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class SglwheelError(Exception):
@@ -27,6 +27,11 @@ class SglwheelError(Exception):
         self.where = dict(where or {})
         self.next = next
         self.log = log
+
+    def to_json(self) -> dict[str, Any]:
+        """The error for scripts: `{"error": {"what", "where", "next", "log", "exit-code"}}`."""
+        facts = {"what": self.what, "where": self.where, "next": self.next, "log": self.log}
+        return {"error": facts | {"exit-code": self.exit_code}}
 
 
 class UsageError(SglwheelError):

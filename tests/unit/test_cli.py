@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import json
 from pathlib import Path
 
 import click
@@ -46,6 +47,35 @@ def test_defaults_are_values_that_their_options_accept() -> None:
 def test_a_file_that_is_no_wheel_is_inspected_with_7(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("inspect", str(ROOT / "README.md")) == 7
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (("inspect", str(ROOT / "README.md"), "--json"), 7),
+        (("build", "no-such-recipe", "--json"), 2),
+        (("build", "--json", "--no-such-option"), 2),
+    ],
+)
+def test_who_asked_for_json_gets_an_error_as_json(
+    argv: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(*argv) == code
+    said = capsys.readouterr()
+    error = json.loads(said.out)["error"]
+    assert error["exit-code"] == code
+    assert said.err.startswith(f"error: {error['what']}")
+
+
+def test_an_interrupted_verb_says_so_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.cli, "main", interrupted)
+    assert call("build", "sample", "--json") == 130
+    assert json.loads(capsys.readouterr().out)["error"]["exit-code"] == 130
 
 
 @pytest.mark.parametrize(

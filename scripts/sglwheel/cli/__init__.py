@@ -24,22 +24,35 @@ for _command in (command for module in _MODULES for command in module.VERBS):
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line; the only place that catches the tool's errors."""
+    """Run the command line; the only place that prints the tool's errors.
+
+    Who asked for JSON gets an error as JSON, unless there was a report before it, which then has the reasons.
+    """
+    words, before = argv if argv is not None else sys.argv[1:], console.emitted()
     try:
-        result: Any = cli.main(args=argv, prog_name="sglwheel", standalone_mode=False)
-    except SglwheelError as error:
-        console.report(error)
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "sglwheel"
-        console.report(UsageError(error.format_message(), next=f"{command} --help"))
-        sys.exit(UsageError.exit_code)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        console.report(Interrupted("interrupted", next="run the same command again: it continues"))
-        sys.exit(Interrupted.exit_code)
+        outcome = _run(argv)
+        if isinstance(outcome, SglwheelError):
+            if "--json" in words and console.emitted() == before:
+                console.emit_json(outcome.to_json())
+            console.report(outcome)
+            outcome = outcome.exit_code
     except BrokenPipeError:
         # Our reader is gone (`| head`): the usual silent end.
         console.hang_up()
-        sys.exit(141)
-    sys.exit(result if isinstance(result, int) else 0)
+        outcome = 141
+    sys.exit(outcome)
+
+
+def _run(argv: list[str] | None) -> int | SglwheelError:
+    """What the command line ended with."""
+    try:
+        result: Any = cli.main(args=argv, prog_name="sglwheel", standalone_mode=False)
+    except SglwheelError as error:
+        return error
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "sglwheel"
+        return UsageError(error.format_message(), next=f"{command} --help")
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return Interrupted("interrupted", next="run the same command again: it continues")
+    return result if isinstance(result, int) else 0
