@@ -51,7 +51,7 @@ class Layout:
     def cache(self) -> Path:
         """Stores shared by recipes: git objects, downloads, environments; `SGLWHEEL_CACHE` moves it."""
         override = os.environ.get("SGLWHEEL_CACHE")
-        return Path(override).expanduser().absolute() if override else self.root / ".cache"
+        return expanded(override).absolute() if override else self.root / ".cache"
 
     def relative(self, path: Path) -> str:
         """`path` as a user reads it: relative to the checkout where it lies inside."""
@@ -129,6 +129,13 @@ def sha256_once(path: Path) -> str:
 def digest(text: str | bytes) -> str:
     """The SHA-256 of a text, in hex."""
     return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
+
+
+def expanded(text: str) -> Path:
+    """A path as people write it. In the home of a user who is not there, nothing is."""
+    with suppress(RuntimeError):
+        return Path(text).expanduser()
+    return Path(text)
 
 
 def link(source: Path, target: Path) -> None:

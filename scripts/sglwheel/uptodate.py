@@ -142,7 +142,7 @@ def _inputs(layout: Layout) -> list[Path]:
     for name in ("SGLWHEEL_CONFIG", "SGLWHEEL_MIRRORS"):
         text = os.environ.get(name, "").strip()
         if text and "=" not in text:
-            found.append(Path(text).expanduser())
+            found.append(files.expanded(text))
     # Whether there is a GPU decides what the smoke test does.
     return [*found, Path("/dev/nvidiactl")]
 
@@ -150,11 +150,11 @@ def _inputs(layout: Layout) -> list[Path]:
 def _override(text: str) -> list[Path]:
     """What of an override may change by itself: a directory, or the refs of a repository."""
     place, at, revision = text.rpartition("@")
-    if Path(text).expanduser().is_dir():
-        return [Path(text).expanduser()]
-    if not at or not Path(place).expanduser().is_dir():
+    if files.expanded(text).is_dir():
+        return [files.expanded(text)]
+    if not at or not files.expanded(place).is_dir():
         return []
-    base = Path(place).expanduser()
+    base = files.expanded(place)
     if _COMMIT.fullmatch(revision):
         return [base / "HEAD"]
     return [folder / name for folder in (base, base / ".git") for name in ("HEAD", "packed-refs", "refs")]

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import tenacity
@@ -19,6 +20,7 @@ from sglwheel import cli, files, network, recipe
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
 from sglwheel.locks import torchchoice
+from sglwheel.mirrors import Mirrors
 from sglwheel.source import sourcelock
 from sglwheel.toolchain.pylocks import Pylocks
 
@@ -134,3 +136,31 @@ def test_a_disk_that_fills_leaves_all_as_it_was(
     assert ended.value.code == 5, said
     assert "No space left" in said and "next" in said
     assert snapshot(layout) == before
+
+
+def test_a_pin_whose_lock_would_name_a_mirror_is_none(index: Gated, tmp_path: Path) -> None:
+    layout = checkout(tmp_path / "one")
+    torchchoice.pin(layout, "r", "2.12.0", index.mirrors)
+    before = snapshot(layout)
+    half = Mirrors({"https://pypi.org/simple": index.mirrors.entries["https://pypi.org/simple"]})
+    with pytest.raises(ToolchainError, match="the lock would hold the address of a mirror") as caught:
+        torchchoice.pin(layout, "r", "2.11.0", half)
+    assert caught.value.next and "https://files.pythonhosted.org/packages=" in caught.value.next
+    assert snapshot(layout) == before and agree(layout) == "2.12.0"
+
+
+@pytest.mark.parametrize("form", ["path", "url"])
+def test_a_mirror_that_is_a_directory(index: Gated, tmp_path: Path, form: str) -> None:
+    layout, root = checkout(tmp_path / "one"), tmp_path / "a mirror"
+    name, content = indexworld.torch(f"{NIGHT}+cu130")
+    page = root / "nightly/cu130/torch"
+    page.mkdir(parents=True)
+    (page.parent / name).write_bytes(content)
+    link = f'<a href="../{quote(name)}#sha256={files.digest(content)}">{name}</a>'
+    (page / "index.html").write_text(f"<!DOCTYPE html><html><body>{link}</body></html>")
+    whl = "https://download.pytorch.org/whl"
+    mirrors = Mirrors({**index.mirrors.entries, whl: (str(root) if form == "path" else root.as_uri(),)})
+    torchchoice.pin(layout, "r", NIGHT, mirrors)
+    assert agree(layout) == NIGHT
+    assert f'"{whl}/nightly/cu130/{quote(name)}"' in (layout.recipes / "pylock.r.toml").read_text()
+    assert len(list((layout.cache / "wheels").glob("*/torch-*.whl"))) == 1

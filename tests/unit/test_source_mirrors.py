@@ -64,6 +64,11 @@ def test_environment_names_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("[mirrors]\nx = 1\n", "has mistakes"),
         ("[mirrors\n", "cannot read mirrors"),
         ("mirrors = 1\n", "must be a table"),
+        ("[mirror]\n", "has mistakes"),
+        ('[mirrors]\n"github.com" = "/srv/github"\n', "has mistakes"),
+        ('[mirrors]\n"https://github.com" = "https://[oops"\n', "has mistakes"),
+        ('[mirrors]\n"https://[oops" = "/srv"\n', "has mistakes"),
+        ('[mirrors]\n"https://github.com" = "https:///srv"\n', "has mistakes"),
     ],
 )
 def test_a_bad_file_is_a_usage_error(
@@ -76,13 +81,24 @@ def test_a_bad_file_is_a_usage_error(
         Mirrors.load(Layout(tmp_path))
 
 
-@pytest.mark.parametrize("value", ["/no/such/file", "a=b;=c"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "/no/such/file",
+        "~nobody-of-that-name/file",
+        "a=b;=c",
+        "github.com=/srv/github",
+        "https://github.com=https://me:s3cret@[oops",
+        "https://me:s3cret@[oops?key=s3cret=/srv",
+    ],
+)
 def test_a_bad_environment_is_a_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("SGLWHEEL_MIRRORS", value)
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as caught:
         Mirrors.load(Layout(tmp_path))
+    assert "s3cret" not in f"{caught.value.what}{caught.value.where}" and caught.value.next
 
 
 def test_a_missing_config_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +109,9 @@ def test_a_missing_config_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.M
 
 def test_local_paths() -> None:
     assert local_path("file:///srv/a.git") == Path("/srv/a.git")
-    assert local_path("/srv/a.git") == Path("/srv/a.git")
+    assert local_path("file://localhost/srv/a%20b.git") == Path("/srv/a b.git")
+    assert local_path("/srv/a%20b.git") == Path("/srv/a%20b.git")
+    assert local_path("~nobody-of-that-name/a") == Path("~nobody-of-that-name/a")
     assert local_path("https://example.com/a") is None
     assert local_path("git@example.com:a/b.git") is None
 
@@ -122,4 +140,10 @@ def test_what_a_mirror_s_url_stands_for_does_not_depend_on_who_asks() -> None:
     mirrors = Mirrors({"https://pub.example/whl": ("https://me:pw@a.example/whl", "/srv/whl")})
     for url in ("https://a.example/whl/x", "https://me:pw@a.example/whl/x", "/srv/whl/x"):
         assert mirrors.original(url) == "https://pub.example/whl/x"
+    for root in ("/srv/a b", "/srv/a b/", "file:///srv/a%20b", "file://localhost/srv/a%20b/"):
+        mirrors = Mirrors({"https://pub.example/whl": (root,)})
+        assert (
+            mirrors.original("file:///srv/a%20b/x-1%2Bcu130.whl") == "https://pub.example/whl/x-1%2Bcu130.whl"
+        )
+        assert mirrors.original("/srv/a b") == "https://pub.example/whl"
     assert mirrors.original("https://a.example/other") == "https://a.example/other"

@@ -89,9 +89,9 @@ def write(
 def write_packages(
     recipe: Recipe, layout: Layout, mirrors: Mirrors, *, upgrade: bool = False, own: bool | None = None
 ) -> tuple[Lock, ...]:
-    """Have the locks of the build environment and the toolkit. Raises ToolchainError."""
+    """Have the locks of the build environment and the toolkit, in recipes/. Raises ToolchainError."""
     pin = torchpin.pin(recipe)
-    locks = Pylocks(recipe, pin, layout, mirrors, anew=upgrade, own=own)
+    locks = Pylocks(recipe, pin, layout, mirrors, anew=upgrade, own=own, public=True)
     environment = locks.environment()
     torchpin.foresee(environment.version("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"), pin)
     found = [environment]

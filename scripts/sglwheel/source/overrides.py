@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sglwheel import files
 from sglwheel.errors import UsageError
 
 
@@ -28,12 +29,12 @@ def parse(overrides: Mapping[str, str]) -> dict[str, Override]:
     result: dict[str, Override] = {}
     mistakes: dict[str, str] = {}
     for name, text in overrides.items():
-        whole = Path(text).expanduser()
+        whole = files.expanded(text)
         place, at, revision = text.rpartition("@")
         if text and whole.is_dir():
             result[name.lower()] = Override(name, text, whole.absolute(), None)
-        elif at and place and revision and Path(place).expanduser().is_dir():
-            result[name.lower()] = Override(name, text, Path(place).expanduser().absolute(), revision)
+        elif at and place and revision and files.expanded(place).is_dir():
+            result[name.lower()] = Override(name, text, files.expanded(place).absolute(), revision)
         elif at and "/" in place:
             mistakes[name] = f"no directory {place!r}"
         elif text.startswith(("/", "./", "../", "~")) or not re.fullmatch(r"[A-Za-z0-9][\w./-]*", text):

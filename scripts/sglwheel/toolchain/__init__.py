@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
-from sglwheel.mirrors import Mirrors
+from sglwheel.mirrors import Mirrors, as_url
 from sglwheel.recipe import KernelRecipe
 from sglwheel.toolchain import environments, hermetic, hosttoolkit, preflight, probe, torchpin
 from sglwheel.toolchain.borrowed import Borrowed
@@ -110,7 +110,7 @@ def prepare(
     if lent is not None:
         lock, torch = lent.lock, lent.torch
         python, installed = environments.beside(lent, locks, layout, logs, supply)
-        sources: tuple[str, ...] = ("--index", locks.index) if locks.index else ()
+        sources: tuple[str, ...] = ("--index", as_url(locks.index)) if locks.index else ()
     else:
         lock = locks.environment()
         torchpin.foresee(lock.version("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"), pin)

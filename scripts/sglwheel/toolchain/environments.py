@@ -16,7 +16,7 @@ from packaging.version import Version
 from sglwheel import console, process
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout, cache_directory, locked, write_atomic
-from sglwheel.mirrors import Mirrors
+from sglwheel.mirrors import Mirrors, as_url
 from sglwheel.recipe import KernelRecipe
 from sglwheel.toolchain import borrowed, cudahome, driverstub, host, packages, preflight, uvtool, wheels
 from sglwheel.toolchain.borrowed import Borrowed
@@ -71,9 +71,9 @@ class Supply:
         links, complete = wheels.links(wanted, self.layout)
         words = tuple(word for directory in links for word in ("--find-links", str(directory)))
         if self.index is not None and not complete:
-            words += ("--index", self.index)
+            words += ("--index", as_url(self.index))
         mirrored = [place for place in self.mirrors.candidates(PYPI) if place != PYPI]
-        return (*words, "--default-index", mirrored[0]) if mirrored else words
+        return (*words, "--default-index", as_url(mirrored[0])) if mirrored else words
 
     def _fleeting(self, chosen: Sequence[LockedWheel]) -> list[LockedWheel]:
         """What an index will drop, and what a mirror was named for."""

@@ -18,6 +18,7 @@ from packaging.version import Version
 from sglwheel import console, process
 from sglwheel.errors import ToolchainError
 from sglwheel.files import write_atomic
+from sglwheel.mirrors import as_url
 from sglwheel.toolchain import uvtool
 
 _SIZE = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -127,7 +128,7 @@ def install(
     argv += ["--target", str(target)] if target is not None else []
     argv += [word for directory in links for word in ("--find-links", str(directory))]
     argv += ["--offline", "--no-index"] if only_links else []
-    argv += ["--index", index] if index and not only_links else []
+    argv += ["--index", as_url(index)] if index and not only_links else []
     sizes: dict[str, float] = {}
     done = set[str]()
     with console.progress(title, unit="bytes") as bar:

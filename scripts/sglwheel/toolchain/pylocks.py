@@ -36,13 +36,19 @@ class Pylocks:
         *,
         anew: bool = False,
         own: bool | None = None,
+        public: bool = False,
     ) -> None:
-        """With `anew` what is there is resolved again; `own` None asks the recipe's file."""
+        """With `anew` what is there is resolved again; `own` None asks the recipe's file.
+
+        With `public` a lock that would hold an address of this site is an error: it is to lie in recipes/. A
+        build makes do with one under the work directory.
+        """
         self._recipe = recipe
         self._pin = pin
         self._layout = layout
         self._mirrors = mirrors or Mirrors()
         self._anew = anew
+        self._public = public
         # At install time the nearest copy will do: hashes decide what is taken.
         self.index = pin.index_url
         if mirrors is not None and pin.index_url is not None:
@@ -112,7 +118,9 @@ class Pylocks:
     def _lock(self, requirements: tuple[str, ...], kind: str, index: str | None) -> Lock:
         stored = self._recipes / f"pylock.{self._name}{kind}.toml"
         private = self._work / f"pylock.{self._name}{self._suffix}{kind}.toml"
-        for path in () if self._anew else (stored, private) if self._own else (private,):
+        known = [stored] if self._own else []
+        known += [private] if not self._public else []
+        for path in known if not self._anew else ():
             present = packages.read(path)
             if present is not None and present.requirements == requirements:
                 if path == stored:
@@ -129,7 +137,8 @@ class Pylocks:
                 sourcelock.save_files(self._layout, self._recipe.id, [stored])
                 return lock
             except ToolchainError:
-                if not uvtool.has_own_index() and not self._mirrors.mapped(resolving.PYPI):
+                site = uvtool.has_own_index() or self._mirrors.mapped(resolving.PYPI)
+                if self._public or not site:
                     raise
         # This site's indexes may be all that it reaches; their addresses do not belong into recipes/.
         return resolving.resolve(

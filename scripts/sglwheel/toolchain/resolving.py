@@ -13,7 +13,7 @@ import packaging.pylock
 from sglwheel import process
 from sglwheel.errors import ToolchainError
 from sglwheel.files import write_atomic
-from sglwheel.mirrors import Mirrors, local_path, redacted
+from sglwheel.mirrors import Mirrors, as_url, local_path, redacted
 from sglwheel.toolchain import uvtool
 from sglwheel.toolchain.packages import Lock
 
@@ -89,7 +89,7 @@ def resolve(
         raise ToolchainError(
             "the lock would hold the address of a mirror",
             where={"url": own},
-            next="map the mirror's files, too",
+            next="map where its files are, too: SGLWHEEL_MIRRORS='https://files.pythonhosted.org/packages=<url>'",
         )
     asked = "".join(f"    {_quoted(line)},\n" for line in requirements)
     text = (
@@ -108,10 +108,10 @@ def _places(
     defaults: list[tuple[str, ...]] = [()]
     if public or mirrors.mapped(PYPI):
         config = ("--no-config",) if public else ()
-        defaults = [(*config, "--default-index", place) for place in mirrors.candidates(PYPI)]
+        defaults = [(*config, "--default-index", as_url(place)) for place in mirrors.candidates(PYPI)]
     more: list[tuple[str, ...]] = [()]
     if index:
-        more = [("--index", place) for place in mirrors.candidates(index)]
+        more = [("--index", as_url(place)) for place in mirrors.candidates(index)]
     return [(default, extra) for extra in more for default in defaults]
 
 
