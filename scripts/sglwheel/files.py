@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,39 +162,6 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o644) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-
-
-@contextmanager
-def restored(paths: Sequence[Path], aside: Path) -> Iterator[None]:
-    """Have files as they were when the block fails, however it does; `aside` is a directory for second names.
-
-    The block replaces them whole, as `write_atomic` does. Taking back is renaming: it works on a full disk.
-    """
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    try:
-        held = {path: aside / path.name for path in paths if path.is_file()}
-        for path, second in held.items():
-            link(path, second)
-        try:
-            yield
-        except BaseException:
-            for path in paths:
-                if path not in held:
-                    path.unlink(missing_ok=True)
-                elif not path.is_file() or not path.samefile(held[path]):
-                    _back(held[path], path)
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _back(second: Path, path: Path) -> None:
-    try:
-        second.replace(path)
-    except OSError:
-        # Another file system: there it is a copy.
-        write_atomic(path, second.read_bytes())
 
 
 def sync_directory(path: Path) -> None:

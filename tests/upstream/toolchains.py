@@ -208,4 +208,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        main()
+    except SglwheelError as error:
+        console.report(error)
+        sys.exit(error.exit_code)

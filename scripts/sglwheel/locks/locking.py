@@ -12,6 +12,7 @@ from sglwheel.console import counted
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
 from sglwheel.locks import published as identities
+from sglwheel.locks import restoring
 from sglwheel.mirrors import Mirrors
 from sglwheel.recipe import Recipe
 from sglwheel.source import Checkout, HasPath, sourcelock
@@ -49,7 +50,7 @@ def alone(layout: Layout, recipe_id: str) -> Iterator[None]:
     paths = (recipe, lock, *Pylocks.files_of(recipe_id, layout))
     with (
         files.locked(guard, failure=ToolchainError, what=what),
-        files.restored(paths, work / "before-locking"),
+        restoring.restored(paths, work / "before-locking"),
     ):
         yield
 

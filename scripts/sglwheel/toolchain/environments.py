@@ -68,8 +68,7 @@ class Supply:
         chosen = wheels.of(lock, version)
         # PyPI's are on PyPI, and gigabytes to verify: they are looked at where nobody may be asked.
         wanted = chosen if self.mirrors.offline else self._fleeting(chosen)
-        links, complete = wheels.links(wanted, self.layout)
-        words = tuple(word for directory in links for word in ("--find-links", str(directory)))
+        words, complete = wheels.links(wanted, self.layout)
         if self.index is not None and not complete:
             words += ("--index", as_url(self.index))
         mirrored = [place for place in self.mirrors.candidates(PYPI) if place != PYPI]

@@ -114,10 +114,10 @@ def install(
     title: str,
     target: Path | None = None,
     index: str | None = None,
-    links: Sequence[Path] = (),
+    links: Sequence[str] = (),
     only_links: bool = False,
 ) -> None:
-    """Install exactly what the lock says, checked by hash, wheels only; `links` are directories of wheels.
+    """Install exactly what the lock says, checked by hash, wheels only; `links` are `wheels.links`' words.
 
     With `only_links` no index is asked. Raises ToolchainError.
     """
@@ -126,7 +126,7 @@ def install(
     argv = [uvtool.uv_binary(), "pip", "install", "--python", str(python), "--no-deps", "--require-hashes"]
     argv += ["--only-binary", ":all:", "--no-python-downloads", "-r", str(listed)]
     argv += ["--target", str(target)] if target is not None else []
-    argv += [word for directory in links for word in ("--find-links", str(directory))]
+    argv += links
     argv += ["--offline", "--no-index"] if only_links else []
     argv += ["--index", as_url(index)] if index and not only_links else []
     sizes: dict[str, float] = {}

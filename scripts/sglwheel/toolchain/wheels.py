@@ -125,14 +125,15 @@ def keep(items: Sequence[LockedWheel], layout: Layout, mirrors: Mirrors, *, titl
     return got
 
 
-def links(items: Sequence[LockedWheel], layout: Layout) -> tuple[tuple[Path, ...], bool]:
-    """Directories for `--find-links` with those of the wheels that are stored, and whether all are.
+def links(items: Sequence[LockedWheel], layout: Layout) -> tuple[tuple[str, ...], bool]:
+    """Words with which uv finds those of the wheels that are stored, and whether all are.
 
-    One for each wheel, and always the same one: uv knows what it has unpacked by path, so that a second
-    environment with that torch costs it neither a minute nor gigabytes.
+    A directory for each wheel, and always the same one: uv knows what it has unpacked by path, so that a
+    second environment with that torch costs it neither a minute nor gigabytes.
     """
-    found = [path.parent for item in items if (path := stored(item, layout)) is not None]
-    return tuple(found), bool(found) and len(found) == len(items)
+    found = [path for item in items if (path := stored(item, layout)) is not None]
+    words = tuple(word for path in found for word in ("--find-links", str(path.parent)))
+    return words, bool(found) and len(found) == len(items)
 
 
 def check(item: LockedWheel) -> Callable[[Path], None]:
