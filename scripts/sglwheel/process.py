@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -139,6 +140,12 @@ def metered(
             said.seek(0)
             text = said.read().decode("utf-8", "replace").strip()
             raise _failed(failure, words, child.returncode, text, cwd=cwd, what=what)
+    return usage.ru_utime + usage.ru_stime
+
+
+def children_cpu() -> float:
+    """CPU seconds, user and system, of all children that have ended and were waited for, with theirs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 

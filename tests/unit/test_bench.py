@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sglwheel import bench, cli
-from sglwheel.bench import Ratio, Setting, comparisons, fakes, scheduling, together, verbs
+from sglwheel.bench import Ratio, Setting, comparisons, fakes, recordings, scheduling, together
 from sglwheel.bench.comparisons import Comparison, Kept
 from sglwheel.bench.together import Compile
 from sglwheel.build.budget import Budget
@@ -89,7 +89,7 @@ def test_recordings_give_overhead_and_the_bounds_ratio(tmp_path: Path) -> None:
     recording.compiled(Finished("long.o", 0, 10.0, 10.0, 1), "done", begun)
     recording.compiled(Finished("short.o", 0, 6.0, 6.0, 1), "done", begun + 5.0)
     recording.close(overhead=0.08)
-    own, wall = verbs.recorded(Setting(Layout(tmp_path), tmp_path))
+    own, wall = recordings.recorded(Setting(Layout(tmp_path), tmp_path))
     assert own.median == pytest.approx(0.5) and own.met
     assert wall.median == pytest.approx(1.1, abs=0.01)
 
@@ -108,7 +108,7 @@ def test_a_recording_is_held_against_ninjas_order_with_the_same_seconds(tmp_path
     recording.compiled(Finished(f"x.dir/{first}.cu.o", 0, 5.0, 5.0, 1), "done", begun)
     recording.compiled(Finished(f"x.dir/{second}.cu.o", 0, 5.0, 5.0, 1), "done", begun + 5.0)
     recording.close()
-    plain = list(verbs.recorded(Setting(Layout(tmp_path), tmp_path)))[-1]
+    plain = list(recordings.recorded(Setting(Layout(tmp_path), tmp_path)))[-1]
     assert plain.median == pytest.approx(10 / 15, abs=0.01)
     assert "up to 3 B at once" in plain.note or "up to 4 B at once" in plain.note
 

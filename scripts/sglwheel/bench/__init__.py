@@ -17,7 +17,8 @@ class Setting:
     """What one bench run was asked: how often, and how much smaller than real the fakes are.
 
     `units` are those of the real upstream to compile under both flags (none: the named list), with what
-    `options` say about torch, toolkit, sources, compilers at once and their memory.
+    `options` say about torch, toolkit, sources, compilers at once and their memory. `recipes` are those whose
+    recorded builds are looked at (none: all).
     """
 
     layout: Layout
@@ -29,6 +30,7 @@ class Setting:
     units: tuple[str, ...] = ()
     options: Options = field(default_factory=Options)
     keep: Path | None = None
+    recipes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,17 +77,18 @@ Part = Callable[[Setting], Iterator[Ratio]]
 
 def parts() -> Mapping[str, Part]:
     """Everything that can be measured, by name, in the order of the report."""
-    from sglwheel.bench import caching, scheduling, upstream, verbs
+    from sglwheel.bench import caching, plain, recordings, scheduling, upstream, verbs
 
     return {
         "scaled": scheduling.scaled,
         "sixteen": scheduling.sixteen,
         "simulated": scheduling.simulated,
-        "recorded": verbs.recorded,
+        "recorded": recordings.recorded,
         "noop": verbs.noop,
         "warm": caching.warm,
+        "plain": plain.plain,
         "upstream": upstream.flags,
     }
 
 
-USUAL = ("simulated", "scaled", "sixteen", "recorded", "noop", "warm")  # `upstream` costs CPU hours
+USUAL = ("simulated", "scaled", "sixteen", "recorded", "noop", "warm")  # the others take hours

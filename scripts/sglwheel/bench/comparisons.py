@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,11 @@ class Comparison:
         return sum(item.cost.seconds for item in self.ours)
 
     @property
+    def peak(self) -> int:
+        """Bytes that the largest of its compilers is expected to need."""
+        return max(item.cost.peak for item in self.compiles)
+
+    @property
     def commands(self) -> str:
         """Digest of all that decides what is compiled, but no path: the same in another checkout."""
         words = [[item.target, *(word for word in item.words if "/" not in word)] for item in self.compiles]
@@ -90,7 +96,7 @@ def measure(
     """What each takes on both sides, by name, from `kept` where it is there. Raises as `metered` does."""
     known = {item.name: kept.find(item.name, item.commands) for item in wanted}
     found = {name: measured for name, measured in known.items() if measured is not None}
-    missing = [item for item in wanted if item.name not in found]
+    missing = _mixed([item for item in wanted if item.name not in found])
     if found:
         console.say(f"measured before, so not again: {', '.join(found)}")
     began = datetime.now(UTC).isoformat(timespec="seconds")
@@ -102,6 +108,14 @@ def measure(
         found[one.name] = measured
         console.say(f"{one.name}: 1/{measured.factor:.2f}, {len(found)} of {len(wanted)}")
     return found
+
+
+def _mixed(wanted: Sequence[Comparison]) -> list[Comparison]:
+    """Large and small ones in turn: a batch of large ones alone fills memory and leaves slots empty."""
+    by_peak = sorted(wanted, key=lambda item: -item.peak)
+    half = (len(by_peak) + 1) // 2
+    pairs = zip_longest(by_peak[:half], by_peak[half:])
+    return [item for pair in pairs for item in pair if item is not None]
 
 
 def _append(path: Path, text: str) -> None:

@@ -11,15 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sglwheel import build, console, patching, source, toolchain
-from sglwheel.bench import Ratio, Setting
+from sglwheel import console
+from sglwheel.bench import Ratio, Setting, trees
 from sglwheel.bench.comparisons import Comparison, Kept, measure
 from sglwheel.bench.together import Compile
 from sglwheel.build.costs import Costs
 from sglwheel.errors import BuildError, UsageError
 from sglwheel.pipeline import Context
 from sglwheel.recipe import KernelRecipe
-from sglwheel.toolchain import torchpin
 
 VARIABLE = "SGLWHEEL_UPSTREAM"
 RECIPE = "cu130"
@@ -158,23 +157,11 @@ def _side(context: Context, *, own: bool) -> _Side:
         options = {key: value for key, value in recipe.build.cmake.items() if key in _DEFAULTS}
         recipe = recipe.model_copy(update={"build": recipe.build.model_copy(update={"cmake": options})})
         chosen = replace(chosen, patches=())
-    env = toolchain.prepare(recipe, torchpin.pin(recipe), context.layout, context.mirrors, context.lent)
-    patched = patching.apply(context.checkout, chosen, context.facts, context.layout, recipe)
-    # Upstream's own way fetches more than the recipe's, whose lock must not learn of it.
-    fetched = source.dependencies(
-        patched,
-        recipe,
-        context.layout,
-        context.mirrors,
-        context.options.overrides,
-        refit=True,
-        keep=False,
-    )
-    date = context.checkout.date
-    listed = build.configure(recipe, patched, fetched, env, context.layout, date=date)
-    compiles = [_compile(entry) for entry in json.loads(listed.read_text("utf-8"))]
+    tree = trees.configured(context, recipe, chosen)
+    compiles = [_compile(entry) for entry in json.loads(tree.commands.read_text("utf-8"))]
     return _Side(
-        compiles, f"{context.checkout.commit} nvcc {env.nvcc_version} torch {env.torch.full_version}"
+        compiles,
+        f"{context.checkout.commit} nvcc {tree.env.nvcc_version} torch {tree.env.torch.full_version}",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -185,7 +184,7 @@ class _Run:
         if giants:
             raise exceeds_host(giants, budget.ever())
         said = Transcript()
-        started, cpu = time.monotonic(), _children_cpu()
+        started, before = time.monotonic(), process.children_cpu()
         shutil.rmtree(tree.raw, ignore_errors=True)
         forecast = Forecast(units, self.costs, slots=budget.slots)
         room = budget.room()
@@ -228,7 +227,8 @@ class _Run:
                 tree.end_leftovers()
                 raise
             finally:
-                spent = self._account(governor.state, time.monotonic() - started, _children_cpu() - cpu, said)
+                seconds, cpu = time.monotonic() - started, process.children_cpu() - before
+                spent = self._account(governor.state, seconds, cpu, said)
         if done.returncode:
             raise compile_error(said, done, self.log, tree, again=governor.state.again)
         for line in happened.summary(happened.read(self.recording)):
@@ -282,8 +282,3 @@ class _Run:
 def recording_path(log: Path) -> Path:
     """Where what happened to a tree is kept, beside its log."""
     return log.with_suffix(".jsonl")
-
-
-def _children_cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime

@@ -65,6 +65,7 @@ def timeline(name: str, tree: str | None, output: Path | None, as_json: bool) ->
 @click.option("--time-scale", type=float, default=16.0, show_default=True, help="and 1/N of the time")
 @click.option("--slots", type=click.IntRange(min=2), default=8, show_default=True, help="of the scaled build")
 @click.option("--unit", "units", multiple=True, metavar="NAME", help="only these of the real upstream's")
+@click.option("--recipe", "recipes", multiple=True, metavar="NAME", help="only this one's recorded build")
 @click.option(
     "--keep",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -85,6 +86,7 @@ def bench(
     time_scale: float,
     slots: int,
     units: tuple[str, ...],
+    recipes: tuple[str, ...],
     keep: Path | None,
     torch: str | None,
     overrides: tuple[str, ...],
@@ -113,8 +115,18 @@ def bench(
             torch_from=torch_from,
             provider=provider,
         )
-        scales = (memory_scale, time_scale)
-        setting = benching.Setting(layout, Path(scratch), repeat, *scales, slots, units, options, keep)
+        setting = benching.Setting(
+            layout,
+            Path(scratch),
+            repeat,
+            memory_scale,
+            time_scale,
+            slots,
+            units=units,
+            options=options,
+            keep=keep,
+            recipes=recipes,
+        )
         for name in parts or benching.USUAL:
             for ratio in known[name](setting):
                 ratios.append(ratio)
