@@ -141,6 +141,11 @@ def test_a_nightly_outlives_its_index(index: Index, layout: Layout, monkeypatch:
         ("nightly:2026-11-02", "no nightly of 2026-11-02 for cu130", ["20261101", "20261103"]),
         ("2.12.2", "no torch 2.12.2 for cu130, only for cu128", ["2.12.1", "2.14.0"]),
         ("2.12.0+cu128", "torch 2.12.0+cu128: the recipe is for cu130", ["2.11.0", "2.12.0", "2.12.1"]),
+        (
+            "2.12.0+cu130",
+            "no torch 2.12.0+cu130 for cu130, only 2.12.0 that names no CUDA",
+            ["2.11.0", "2.12.0", "2.12.1"],
+        ),
         ("2.13.0", "no torch 2.13.0 for cu130", ["2.12.1", "20261101"]),
         ("2.14.0.dev20261102", "no torch 2.14.0.dev20261102 for cu130", ["20261101", "20261103"]),
     ],
@@ -155,7 +160,20 @@ def test_what_is_not_there_names_the_nearest(
     lines = caught.value.where["nearest"].splitlines()
     assert len(lines) == len(nearest)
     assert all(text in line for text, line in zip(nearest, lines, strict=True))
+    # The version itself where it is there, else the one below.
+    offered = "2.12.0" if word.startswith("2.12.0") else nearest[0]
+    assert caught.value.next is not None and offered in caught.value.next
     assert snapshot(layout) == before
+
+
+def test_an_index_that_is_silent_may_have_it_so_no_other_is_proposed(index: Index, layout: Layout) -> None:
+    loaded = recipe.load(layout, "r")
+    place = "https://download.pytorch.org/whl/cu130"
+    silent = index.mirrors.with_entries({place: "http://127.0.0.1:9/"})
+    with pytest.raises(ToolchainError, match=r"no torch 2\.12\.1 for cu130") as caught:
+        torchchoice.choose(loaded, "2.12.1", silent)
+    assert f"no answer from {place}" in caught.value.where
+    assert caught.value.next is not None and f"SGLWHEEL_MIRRORS='{place}=" in caught.value.next
 
 
 def test_words(index: Index, layout: Layout) -> None:
@@ -165,7 +183,7 @@ def test_words(index: Index, layout: Layout) -> None:
     assert (
         torchchoice.choose(loaded, "2.12.1", index.mirrors).index == "https://download.pytorch.org/whl/cu130"
     )
-    for word in ("newest", "2.12", "nightly:2026-13-01"):
+    for word in ("newest", "2.12", "2.12.0+", "nightly:2026-13-01"):
         with pytest.raises(UsageError):
             torchchoice.choose(loaded, word, index.mirrors)
 

@@ -57,15 +57,17 @@ def test_what_is_lent_is_read_from_its_files(tmp_path: Path) -> None:
 def test_another_torch_than_the_one_wanted_names_both(tmp_path: Path) -> None:
     found = borrowed.read(lend(tmp_path / "e", torch="2.11.0+cu130"))
     target = recipe.load(Layout(ROOT), "cu130").with_torch("2.12.0")
-    with pytest.raises(ToolchainError, match=r"2\.11\.0.*2\.12\.0"):
+    with pytest.raises(ToolchainError, match=r"2\.11\.0.*2\.12\.0") as caught:
         torchpin.verify(found.torch, torchpin.pin(target))
+    assert caught.value.next is not None and "--torch 2.11.0" in caught.value.next
 
 
 def test_nothing_to_lend_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no virtual environment"):
         borrowed.read(tmp_path / "nowhere")
-    with pytest.raises(ToolchainError, match="no torch"):
+    with pytest.raises(ToolchainError, match="no torch") as caught:
         borrowed.read(lend(tmp_path / "e"))
+    assert caught.value.next is not None and "--torch-from" in caught.value.next
 
 
 def test_old_tools_are_not_used(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from sglwheel import files, storage
 from sglwheel.errors import ToolchainError
 from sglwheel.files import Layout
 from sglwheel.source import sourcelock
 from sglwheel.source.sourcelock import Pin
+from sglwheel.toolchain import wheels
 
 COMMIT = "1" * 40
 RECIPE = f"""
@@ -110,6 +112,20 @@ def test_only_what_nobody_names_goes(layout: Layout) -> None:
     assert gone(layout) == set()
     assert storage.sizes(layout)["wheels"] == before["wheels"] // 2
     assert (layout.cache / "sources/lib-1/f").is_file()
+
+
+def test_what_a_build_of_another_checkout_used_stays(layout: Layout) -> None:
+    content = b"x" * 10_000
+    sha256 = hashlib.sha256(content).hexdigest()
+    item = wheels.LockedWheel("tiny", Version("1"), "tiny-1-py3-none-any.whl", "", sha256, len(content))
+    path = wheels.path_of(item, layout)
+    path.parent.mkdir()
+    path.write_bytes(content)
+    past = time.time() - 40 * 86_400
+    os.utime(path.parent, (past, past))
+    assert f"wheels/{sha256}" in gone(layout)
+    assert wheels.stored(item, layout) == path
+    assert f"wheels/{sha256}" not in gone(layout)
 
 
 def test_what_is_in_use_stays(layout: Layout) -> None:

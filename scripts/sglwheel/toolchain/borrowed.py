@@ -127,7 +127,11 @@ def read(place: Path) -> Borrowed:
         base, version, headers, found = json.loads(done.stdout)
         interpreter = host.Interpreter(Path(base).resolve(), Version(version), bool(headers))
     except (ValueError, TypeError) as error:
-        raise ToolchainError(f"{python} is no Python that we can ask", where={"says": done.stdout}) from error
+        raise ToolchainError(
+            f"{python} is no Python that we can ask",
+            where={"says": done.stdout},
+            next="name a directory with bin/python, or the interpreter itself",
+        ) from error
     if interpreter.version < host.PYTHON_FLOOR:
         raise ToolchainError(
             f"{python} is Python {interpreter.version}; builds need {host.PYTHON_FLOOR} or newer",
@@ -137,7 +141,9 @@ def read(place: Path) -> Borrowed:
     distributions = _distributions(sites)
     if "torch" not in distributions:
         raise ToolchainError(
-            "no torch in that environment", where={"looked in": "\n".join(str(site) for site in sites)}
+            "no torch in that environment",
+            where={"looked in": "\n".join(str(site) for site in sites)},
+            next="name the environment that has torch, or leave --torch-from out: the build makes its own",
         )
     torch = torchpin.read(Path(str(distributions["torch"].locate_file("torch"))).parent)
     record = distributions["torch"].read_text("RECORD") or ""

@@ -155,7 +155,8 @@ def _by_version(
 ) -> Offer:
     base, plus, local = word.partition("+")
     try:
-        version = parse_torch_version(base)
+        # A plus with nothing behind it is no version, either.
+        version = parse_torch_version(base if local else word)
     except ValueError as error:
         raise UsageError(
             str(error),
@@ -164,7 +165,8 @@ def _by_version(
         ) from None
     if plus and local != str(line):
         mine = [offer for offer in offered if offer.line in (None, str(line))]
-        raise _nowhere(f"torch {word}: the recipe is for {line}", offered, line, silent, _near(version, mine))
+        what = f"torch {word}: the recipe is for {line}"
+        raise _nowhere(what, offered, line, silent, _near(version, mine), version)
     same = [offer for offer in offered if offer.public == version]
     fits = [offer for offer in same if offer.line in ((str(line),) if plus else (None, str(line)))]
     if fits:
@@ -173,8 +175,9 @@ def _by_version(
     mine = [offer for offer in offered if offer.line in (None, str(line))]
     what = f"no torch {word} for {line}"
     if same:
-        what += f", only for {', '.join(sorted({offer.line or '?' for offer in same}))}"
-    raise _nowhere(what, offered, line, silent, _near(version, mine))
+        lines = sorted({offer.line for offer in same if offer.line})
+        what += f", only for {', '.join(lines)}" if lines else f", only {version} that names no CUDA"
+    raise _nowhere(what, offered, line, silent, _near(version, mine), version)
 
 
 def _near(version: Version, offered: Sequence[Offer]) -> list[Offer]:
@@ -186,7 +189,12 @@ def _near(version: Version, offered: Sequence[Offer]) -> list[Offer]:
 
 
 def _nowhere(
-    what: str, offered: Sequence[Offer], line: CudaLine, silent: dict[str, str], nearest: Sequence[Offer]
+    what: str,
+    offered: Sequence[Offer],
+    line: CudaLine,
+    silent: dict[str, str],
+    nearest: Sequence[Offer],
+    wanted: Version | None = None,
 ) -> ToolchainError:
     where: dict[str, str] = {}
     if nearest:
@@ -198,10 +206,13 @@ def _nowhere(
         where["offered"] = "nothing for this Python and platform"
     where |= {f"no answer from {index}": why for index, why in silent.items()}
     remedy = f"sglwheel torch list --cuda {line}"
-    if nearest:
-        remedy = f"sglwheel pin <recipe> --torch {nearest[0].public}"
-    elif silent and not offered:
-        remedy = f"name a mirror: SGLWHEEL_MIRRORS='{PYTORCH}=<url or directory>'"
+    same = [offer for offer in nearest if offer.public == wanted]
+    if silent and not same:
+        # It may well have what is wanted; another torch is no answer to a network that is down.
+        index = redacted(next(iter(silent)))
+        remedy = f"check the network, or name a mirror: SGLWHEEL_MIRRORS='{index}=<url or directory>'"
+    elif nearest:
+        remedy = f"sglwheel pin <recipe> --torch {(same or nearest)[0].public}"
     return ToolchainError(
         what,
         where=where,

@@ -69,7 +69,11 @@ def read(site_packages: Path, *, sha256: str | None = None) -> InstalledTorch:
     facts = _constants(path / "version.py")
     full = facts.get("__version__")
     if not isinstance(full, str):
-        raise ToolchainError("no torch in the build environment", where={"looked in": str(path)})
+        raise ToolchainError(
+            "no torch in the build environment",
+            where={"looked in": str(path)},
+            next="install torch there, or leave --torch-from out: the build makes its own environment",
+        )
     cuda = facts.get("cuda")
     if not isinstance(cuda, str):
         raise ToolchainError(
@@ -80,7 +84,11 @@ def read(site_packages: Path, *, sha256: str | None = None) -> InstalledTorch:
     try:
         public = Version(Version(full).public)
     except InvalidVersion:
-        raise ToolchainError(f"torch's version {full!r} is none", where={"torch": str(path)}) from None
+        raise ToolchainError(
+            f"torch's version {full!r} is none",
+            where={"torch": str(path)},
+            next="name a torch of PyTorch's own indexes: sglwheel torch list",
+        ) from None
     return InstalledTorch(
         public, full, cuda, str(facts.get("git_version") or "unknown"), path, sha256, _cxx11_abi(path)
     )
@@ -92,6 +100,7 @@ def verify(torch: InstalledTorch, wanted: TorchPin) -> None:
         raise ToolchainError(
             f"torch {torch.full_version} is installed, the recipe names {wanted.version}",
             where={"torch": str(torch.path)},
+            next=f"give --torch {torch.version}, or an environment with torch {wanted.version}",
         )
     if torch.cuda != wanted.cuda.version:
         raise _other_cuda(torch.full_version, torch.cuda, wanted, {"torch": str(torch.path)})

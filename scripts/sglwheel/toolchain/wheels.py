@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +85,9 @@ def stored(item: LockedWheel, layout: Layout) -> Path | None:
     if not path.is_file():
         return None
     if files.sha256_once(path) == item.sha256:
+        # `store gc` goes by the last use. A store that only others may write to keeps its own books.
+        with contextlib.suppress(OSError):
+            os.utime(path.parent)
         return path
     console.warn(f"{path} is damaged: fetching it again")
     path.unlink(missing_ok=True)
