@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -87,6 +88,16 @@ def test_builds_once_and_holds_only_what_belongs(tmp_path: Path) -> None:
     other = world.build()
     assert other.tree != built.tree and built.tree.is_dir()
     assert "OTHER:UNINITIALIZED=a b;c" in (other.tree / "cmake" / "CMakeCache.txt").read_text()
+
+
+def test_a_tree_that_was_deleted_takes_its_recording_along(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first = world.build()
+    shutil.rmtree(first.tree)
+    assert world.build().tree == first.tree
+    (recording,) = (tmp_path / ".work" / "tiny" / "logs").glob("*.jsonl")
+    history = happened.read(recording)
+    assert len(history.sessions) == 1 and len(history.compiles) == 4
 
 
 def test_compile_error_names_unit_and_line_and_the_fix_goes_on(tmp_path: Path) -> None:

@@ -148,6 +148,9 @@ class _Run:
     def prepare(self) -> Mapping[str, str]:
         """Copy what is compiled into the tree and configure it; return CMake's definitions."""
         tree = self.tree
+        if not tree.source.is_dir():
+            # What is recorded there is of a tree that somebody deleted: no part of this one's history.
+            self.recording.unlink(missing_ok=True)
         tree.path.mkdir(parents=True, exist_ok=True)
         ended = tree.end_leftovers()
         if ended:
