@@ -137,6 +137,8 @@ def _elsewhere(setting: Setting, recording: Timeline, here: Path) -> Context:
     """The recorded recipe in a checkout of its own, where no tree is."""
     for part in ("recipes", "patches"):
         shutil.copytree(getattr(setting.layout, part), here / part)
+    # All but the tree is as it was: no torch and no toolkit is fetched again.
+    (here / ".cache").symlink_to(setting.layout.cache)
     return Context.load(Layout(here), recording.recipe, setting.options)
 
 
