@@ -9,53 +9,67 @@ import pytest
 from buildworld import DATE, World
 from sglwheel import build, cli
 from sglwheel.bench import Setting, plain
+from sglwheel.build.buildtree import BuildTree
 from sglwheel.errors import BuildError, UsageError
 
 pytestmark = pytest.mark.integration
 
 
-def configured(world: World) -> Path:
+def configured(world: World) -> BuildTree:
     listed = build.configure(
         world.recipe, world.patched, world.dependencies, world.env, world.layout, date=DATE
     )
-    return listed.parent
+    return BuildTree(listed.parents[1])
 
 
-def ninja(world: World, cmake: Path) -> plain.Ran:
+def ninja(world: World, tree: BuildTree) -> plain.Ran:
     tool = world.env.bin / "ninja"
-    return plain.ninja(cmake, tool, world.env.environment, slots=2, log=world.root / "plain.log")
+    return plain.ninja(tree, tool, world.env.environment, slots=2, log=world.root / "plain.log")
+
+
+def killing(tree: BuildTree, unless: str) -> None:
+    """Let compilers be killed as the kernel does it, and the shell above tell; `unless` is a condition."""
+    rules = tree.cmake / "CMakeFiles" / "rules.ninja"
+    killed = f"sh -c '{unless} || kill -9 $$$$' && "
+    rules.write_text(rules.read_text().replace("${CODE_CHECK}", killed))
 
 
 def test_nothing_stands_in_front_of_the_compilers_and_all_is_built(tmp_path: Path) -> None:
     world = World(tmp_path)
-    cmake = configured(world)
+    tree = configured(world)
     # Who asked for admission here would find nobody; who asked the cache would leave its log.
     for program in ("launch.py", "cached.py"):
-        (cmake.parent / program).write_text("raise SystemExit(1)\n")
-    ran = ninja(world, cmake)
-    assert (cmake / "tiny.abi3.so").is_file() and (cmake / "libstray.a").is_file()
+        (tree.path / program).write_text("raise SystemExit(1)\n")
+    ran = ninja(world, tree)
+    assert (tree.cmake / "tiny.abi3.so").is_file() and (tree.cmake / "libstray.a").is_file()
     assert ran.starts == 1 and ran.seconds > 0 and ran.cpu > 0
-    assert "launch.py" in (cmake / "build.ninja").read_text()
+    assert "launch.py" in (tree.cmake / "build.ninja").read_text()
 
 
 def test_who_was_killed_is_started_again_as_a_user_would(tmp_path: Path) -> None:
-    mark = tmp_path / "killed"
-    # The compiler's own process is what the kernel kills.
-    killed = f"if mkdir {mark} 2>/dev/null; then kill -9 $$PPID; fi"
     world = World(tmp_path)
-    cmake = configured(world)
-    rules = cmake / "CMakeFiles" / "rules.ninja"
-    rules.write_text(rules.read_text().replace("${CODE_CHECK}", f"sh -c '{killed}' && "))
-    ran = ninja(world, cmake)
+    tree = configured(world)
+    mark = tmp_path / "killed"
+    killing(tree, unless=f"! mkdir {mark} 2>/dev/null")
+    ran = ninja(world, tree)
     assert ran.starts == 2 and mark.is_dir()
-    assert (cmake / "tiny.abi3.so").is_file()
+    assert (tree.cmake / "tiny.abi3.so").is_file()
 
 
-def test_what_never_ends_says_what_ninja_said(tmp_path: Path) -> None:
+def test_who_is_killed_every_time_is_named(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    tree = configured(world)
+    killing(tree, unless="false")
+    with pytest.raises(BuildError, match=r"in 5 starts: the compiler of .* was killed") as caught:
+        ninja(world, tree)
+    assert caught.value.next is not None and "add swap" in caught.value.next
+
+
+def test_what_does_not_compile_is_not_started_again(tmp_path: Path) -> None:
     world = World(tmp_path, files={"units/two.cpp": "int two() { return missing; }\n"})
-    with pytest.raises(BuildError, match="did not end in 5 starts") as caught:
+    with pytest.raises(BuildError, match=r"units/two\.cpp does not compile: .*missing") as caught:
         ninja(world, configured(world))
-    assert "missing" in str(caught.value.where)
+    assert caught.value.log is not None and caught.value.log.read_text().count("$ ") == 1
 
 
 def test_only_one_run_that_compiled_everything_is_held_against_it(tmp_path: Path, capsys) -> None:

@@ -161,7 +161,7 @@ def _comparison(tmp_path: Path, name: str, words: str) -> Comparison:
     return Comparison(name, [ours], [theirs], "toolchain 1")
 
 
-def test_comparisons_go_on_where_a_run_ended(tmp_path: Path) -> None:
+def test_comparisons_go_on_where_a_run_ended(tmp_path: Path, capsys) -> None:
     keep, scratch = tmp_path / "kept.jsonl", tmp_path / "scratch"
     scratch.mkdir()
     budget = Budget(1, memory=1000)
@@ -180,7 +180,23 @@ def test_comparisons_go_on_where_a_run_ended(tmp_path: Path) -> None:
     # Both are there now; another compiler's are others.
     again = comparisons.measure([first, second], Kept(keep), scratch, budget)
     assert again == found
-    assert Kept(keep).find("first", replace(first, versions="toolchain 2").commands) is None
+    capsys.readouterr()
+    comparisons.measure([replace(first, versions="toolchain 2")], Kept(keep), scratch, budget)
+    assert "kept, but of other commands or versions, so again: first" in capsys.readouterr().err
+
+
+def test_large_and_small_comparisons_take_turns(tmp_path: Path) -> None:
+    def comparison(name: str, peak: int) -> Comparison:
+        busy = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"
+        words = ("sh", "-c", f"echo {name} >> {tmp_path}/order; {busy}; touch $2", "sh", "-o", "replaced")
+        item = Compile("tiny", name, words, tmp_path, Cost(1.0, peak))
+        return Comparison(name, [item], [item], "toolchain")
+
+    peaks = {"small": 1, "large": 90, "middle": 20, "smaller": 0, "largest": 100}
+    wanted = [comparison(name, peak) for name, peak in peaks.items()]
+    comparisons.measure(wanted, Kept(None), tmp_path, Budget(1, memory=1000))
+    order = (tmp_path / "order").read_text().split()
+    assert order[::2] == ["largest", "small", "large", "smaller", "middle"]
 
 
 def test_a_comparison_is_the_same_in_another_checkout(tmp_path: Path) -> None:

@@ -82,6 +82,10 @@ class Kept:
         """What an earlier run measured with the same commands."""
         return self._known.get((name, commands))
 
+    def otherwise(self, name: str) -> bool:
+        """Whether earlier runs measured it with other commands only."""
+        return any(known == name for known, _ in self._known)
+
     def add(self, measured: Measured) -> None:
         """Keep it."""
         self._known[measured.name, measured.commands] = measured
@@ -99,6 +103,9 @@ def measure(
     missing = _mixed([item for item in wanted if item.name not in found])
     if found:
         console.say(f"measured before, so not again: {', '.join(found)}")
+    changed = [item.name for item in missing if kept.otherwise(item.name)]
+    if changed:
+        console.say(f"kept, but of other commands or versions, so again: {', '.join(changed)}")
     began = datetime.now(UTC).isoformat(timespec="seconds")
     for index, spent in metered([item.compiles for item in missing], scratch, budget):
         one = missing[index]

@@ -16,6 +16,9 @@ from sglwheel.bench import Ratio, Setting, recordings, trees
 from sglwheel.bench.trees import Configured
 from sglwheel.bench.upstream import VARIABLE
 from sglwheel.build import meter
+from sglwheel.build.buildtree import BuildTree
+from sglwheel.build.diagnosis import compile_error
+from sglwheel.build.progress import NINJA_STATUS, Transcript
 from sglwheel.errors import BuildError, UsageError
 from sglwheel.files import Layout
 from sglwheel.pipeline import Context
@@ -43,27 +46,28 @@ def plain(setting: Setting) -> Iterator[Ratio]:
     The same commands with as many at once, in a tree of their own; neither launcher nor cache is in front.
     Of the real upstream only where `SGLWHEEL_UPSTREAM` is set: it takes as long as building.
     """
-    found = list(_whole(setting))
-    if not found:
+    whole = list(_whole(setting))
+    if not whole:
         raise UsageError(
             "nothing was built here in one run, with no object from the compiler cache",
             next="SGLWHEEL_COMPILER_CACHE=off sglwheel build <recipe>",
         )
-    for recording in found:
+    for recording in whole:
         session = recording.history.sessions[0]
         here = setting.scratch / recording.recipe
         context = _elsewhere(setting, recording, here)
-        tree = _configured(context, recording)
+        found = _configured(context, recording)
         slots = session.slots
         console.say(f"{recording.recipe}: plain ninja -j{slots}, without a limit")
-        tool, environment = tree.env.bin / "ninja", tree.env.environment
-        ran = ninja(tree.cmake, tool, environment, slots=slots, log=here / "plain.log")
+        tool, environment = found.env.bin / "ninja", found.env.environment
+        ran = ninja(found.tree, tool, environment, slots=slots, log=here / "plain.log")
         shutil.rmtree(here)
         governed = recording.history
         again = f", started {ran.starts} times" if ran.starts > 1 else ""
         note = (
             f"governed {_said(governed.seconds, governed.cpu, governed.peak)}, limit"
-            f" {console.format_bytes(session.memory)}, {governed.count('killed')} killed;"
+            f" {console.format_bytes(session.memory)}, {governed.count('killed')} killed,"
+            f" {governed.count('requeued')} started again;"
             f" plain {_said(ran.seconds, ran.cpu, ran.peak)}{again}"
         )
         name = f"wall, governed / plain ninja -j{slots}, {recording.recipe}"
@@ -72,29 +76,35 @@ def plain(setting: Setting) -> Iterator[Ratio]:
         yield Ratio(name, [governed.seconds / ran.seconds], bar, note=note)
 
 
-def ninja(cmake: Path, tool: Path, environment: Mapping[str, str], *, slots: int, log: Path) -> Ran:
+def ninja(tree: BuildTree, tool: Path, environment: Mapping[str, str], *, slots: int, log: Path) -> Ran:
     """Build a configured tree without what stands in front of its compilers.
 
-    Starts again as a user would when a compiler was killed. Raises BuildError when it still does not end.
+    Starts again as a user would when a compiler was killed. Raises BuildError when that does not end it, or a
+    compiler failed by itself.
     """
-    listed = (cmake / "build.ninja").read_text("utf-8")
-    (cmake / "plain.ninja").write_text(_LAUNCHER.sub("", listed), "utf-8")
-    argv: list[process.Argument] = [tool, "-C", cmake, "-f", "plain.ninja", "-j", str(slots)]
+    listed = (tree.cmake / "build.ninja").read_text("utf-8")
+    (tree.cmake / "plain.ninja").write_text(_LAUNCHER.sub("", listed), "utf-8")
+    argv: list[process.Argument] = [tool, "-C", tree.cmake, "-f", "plain.ninja", "-j", str(slots)]
+    environment = {**environment, "NINJA_STATUS": NINJA_STATUS}
     begun, spent = time.monotonic(), process.children_cpu()
     watch = _Watch()
     for start in range(1, _STARTS + 1):
-        done = process.stream(argv, failure=BuildError, log=log, env=environment, on_start=watch.begin)
+        said = Transcript()
+        done = process.stream(
+            argv, failure=BuildError, log=log, env=environment, on_line=said.feed, on_start=watch.begin
+        )
         watch.end()
         if not done.returncode:
             return Ran(time.monotonic() - begun, process.children_cpu() - spent, watch.peak, start)
-        console.warn(f"plain ninja ended with {done.returncode} after {time.monotonic() - begun:.0f} s")
+        error = compile_error(said, done, log, tree)
+        if not said.failures or not all(failure.killed for failure in said.failures):
+            raise error
+        console.warn(f"plain ninja, start {start} of {_STARTS}: {error.what}")
     raise BuildError(
-        f"plain ninja -j{slots} did not end in {_STARTS} starts",
-        where={
-            "at once": console.format_bytes(watch.peak),
-            "it says": "\n".join(done.stdout.splitlines()[-10:]),
-        },
+        f"plain ninja -j{slots} did not end in {_STARTS} starts: {error.what}",
+        where={**error.where, "at once": console.format_bytes(watch.peak)},
         next="free memory, or add swap, and start the bench again",
+        log=log,
     )
 
 
@@ -145,14 +155,14 @@ def _elsewhere(setting: Setting, recording: Timeline, here: Path) -> Context:
 def _configured(context: Context, recording: Timeline) -> Configured:
     """The recorded tree again, with nothing compiled."""
     assert isinstance(context.recipe, KernelRecipe)
-    tree = trees.configured(context, context.recipe, context.series)
-    if tree.name != recording.tree:
+    found = trees.configured(context, context.recipe, context.series)
+    if found.tree.path.name != recording.tree:
         raise UsageError(
             f"{recording.recipe} would be built from other inputs now than it was",
-            where={"built": recording.tree, "now": tree.name},
+            where={"built": recording.tree, "now": found.tree.path.name},
             next=f"sglwheel build {recording.recipe}, or give the options that it was built with",
         )
-    return tree
+    return found
 
 
 def _said(seconds: float, cpu: float, peak: int) -> str:

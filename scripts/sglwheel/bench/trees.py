@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sglwheel import build, patching, source, toolchain
+from sglwheel.build.buildtree import BuildTree
 from sglwheel.pipeline import Context
 from sglwheel.recipe import KernelRecipe
 from sglwheel.series import Series
@@ -14,20 +15,11 @@ from sglwheel.toolchain import BuildEnv, torchpin
 
 @dataclass(frozen=True)
 class Configured:
-    """CMake's directory of a tree, and the environment that its commands need."""
+    """A tree, CMake's `compile_commands.json` in it, and the environment that its commands need."""
 
-    cmake: Path
+    tree: BuildTree
+    commands: Path
     env: BuildEnv
-
-    @property
-    def commands(self) -> Path:
-        """CMake's `compile_commands.json`."""
-        return self.cmake / "compile_commands.json"
-
-    @property
-    def name(self) -> str:
-        """The tree's name, with the beginning of its fingerprint in it."""
-        return self.cmake.parent.name
 
 
 def configured(context: Context, recipe: KernelRecipe, chosen: Series) -> Configured:
@@ -42,4 +34,4 @@ def configured(context: Context, recipe: KernelRecipe, chosen: Series) -> Config
     overrides = context.options.overrides
     fetched = source.dependencies(patched, recipe, layout, mirrors, overrides, refit=True, keep=False)
     listed = build.configure(recipe, patched, fetched, env, layout, date=context.checkout.date)
-    return Configured(listed.parent, env)
+    return Configured(BuildTree(listed.parents[1]), listed, env)

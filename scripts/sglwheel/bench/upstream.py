@@ -157,11 +157,11 @@ def _side(context: Context, *, own: bool) -> _Side:
         options = {key: value for key, value in recipe.build.cmake.items() if key in _DEFAULTS}
         recipe = recipe.model_copy(update={"build": recipe.build.model_copy(update={"cmake": options})})
         chosen = replace(chosen, patches=())
-    tree = trees.configured(context, recipe, chosen)
-    compiles = [_compile(entry) for entry in json.loads(tree.commands.read_text("utf-8"))]
+    found = trees.configured(context, recipe, chosen)
+    compiles = [_compile(entry) for entry in json.loads(found.commands.read_text("utf-8"))]
     return _Side(
         compiles,
-        f"{context.checkout.commit} nvcc {tree.env.nvcc_version} torch {tree.env.torch.full_version}",
+        f"{context.checkout.commit} nvcc {found.env.nvcc_version} torch {found.env.torch.full_version}",
     )
 
 
